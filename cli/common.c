@@ -1,0 +1,241 @@
+#include "cli.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *command_name;
+static atomic_bool cancelled;
+static volatile sig_atomic_t cancel_signal;
+static bool output_failed, reader_gone;
+static bool progress_shown;
+
+/* ---- messages ---- */
+
+static void print_prefix(void)
+{
+    cli_progress_end();
+    fprintf(stderr, command_name ? "calla %s: " : "calla: ", command_name);
+}
+
+int cli_fail(const calla_error *err)
+{
+    if (err->code == CALLA_ERR_CANCELLED && atomic_load(&cancelled)) {
+        cli_progress_end();
+        return cli_cancel_exit();
+    }
+    print_prefix();
+    fprintf(stderr, "%s\n", err->message);
+    return EXIT_FAILED;
+}
+
+int cli_failf(const char *format, ...)
+{
+    print_prefix();
+    va_list args;
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    return EXIT_FAILED;
+}
+
+int cli_usage_error(const char *format, ...)
+{
+    print_prefix();
+    va_list args;
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fprintf(stderr, command_name ? "\ntry 'calla %s --help'\n" : "\ntry 'calla --help'\n",
+            command_name);
+    return EXIT_USAGE;
+}
+
+/* ---- values ---- */
+
+bool cli_parse_int(const char *option, const char *text, int64_t low, int64_t high, int64_t *value)
+{
+    char *end;
+    errno = 0;
+    long long v = strtoll(text, &end, 10);
+    if (end == text || *end || errno || v < low || v > high) {
+        cli_usage_error("%s: '%s' is not a whole number from %lld to %lld", option, text,
+                        (long long)low, (long long)high);
+        return false;
+    }
+    *value = v;
+    return true;
+}
+
+bool cli_parse_float(const char *option, const char *text, double low, double high, double *value)
+{
+    char *end;
+    double v = strtod(text, &end);
+    if (end == text || *end || !isfinite(v) || v < low || v > high) {
+        cli_usage_error("%s: '%s' is not a number from %g to %g", option, text, low, high);
+        return false;
+    }
+    *value = v;
+    return true;
+}
+
+/* ---- engine options ---- */
+
+const char CLI_ENGINE_HELP[] =
+    "  -m, --model DIR       checkpoint directory\n"
+    "      --backend NAME    auto, cpu [auto]\n"
+    "      --isa NAME        auto, f32 (the reference), c ... [auto]\n"
+    "      --kv TYPE         f32, fp16 [fp16; f32 with --isa f32]\n"
+    "      --threads N       [all processors this process may use]\n"
+    "      --ctx N           context in tokens [8192, at most the model's]\n"
+    "      --chunk N         tokens per prefill chunk [512]\n";
+
+int cli_engine_option(int value, const char *argument, cli_engine_args *args)
+{
+    int64_t n;
+    calla_engine_options *o = &args->options;
+    switch (value) {
+    case 'm': args->model = argument; return 1;
+    case CLI_OPT_BACKEND: o->backend = argument; return 1;
+    case CLI_OPT_ISA: o->isa = argument; return 1;
+    case CLI_OPT_KV:
+        if (strcmp(argument, "f32") == 0) o->kv = CALLA_KV_F32;
+        else if (strcmp(argument, "fp16") == 0) o->kv = CALLA_KV_FP16;
+        else {
+            cli_usage_error("--kv: '%s' is not f32 or fp16", argument);
+            return -1;
+        }
+        return 1;
+    case CLI_OPT_THREADS:
+        if (!cli_parse_int("--threads", argument, 1, 1024, &n)) return -1;
+        o->n_threads = (int32_t)n;
+        return 1;
+    case CLI_OPT_CTX:
+        if (!cli_parse_int("--ctx", argument, 1, INT32_MAX, &n)) return -1;
+        o->n_ctx = (int32_t)n;
+        return 1;
+    case CLI_OPT_CHUNK:
+        if (!cli_parse_int("--chunk", argument, 1, 65536, &n)) return -1;
+        o->prefill_chunk = (int32_t)n;
+        return 1;
+    default: return 0;
+    }
+}
+
+/* ---- signals ---- */
+
+static void on_signal(int number)
+{
+    if (atomic_exchange(&cancelled, true)) _exit(128 + number);
+    cancel_signal = number;
+}
+
+void cli_begin(const char *command)
+{
+    command_name = command;
+    struct sigaction action = {.sa_handler = on_signal};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    signal(SIGPIPE, SIG_IGN); /* writes then fail with EPIPE, which cli_write takes as "done" */
+}
+
+const atomic_bool *cli_cancel_flag(void) { return &cancelled; }
+
+int cli_cancel_exit(void) { return 128 + (cancel_signal ? cancel_signal : SIGINT); }
+
+/* ---- input and output ---- */
+
+bool cli_read_input(const char *path, char **data, size_t *n_bytes)
+{
+    FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
+    if (!f) {
+        cli_failf("cannot open %s: %s", path, strerror(errno));
+        return false;
+    }
+    char *p = NULL;
+    size_t n = 0, capacity = 0;
+    for (;;) {
+        if (capacity - n < 65536 + 1) {
+            char *q = realloc(p, capacity = capacity * 2 + 131072);
+            if (!q) {
+                cli_failf("%s: no memory for %zu bytes", path, capacity);
+                goto fail;
+            }
+            p = q;
+        }
+        errno = 0;
+        size_t got = fread(p + n, 1, 65536, f);
+        n += got;
+        if (got == 0) break;
+    }
+    if (ferror(f)) {
+        cli_failf("cannot read %s: %s", path, strerror(errno));
+        goto fail;
+    }
+    if (f != stdin) fclose(f);
+    p[n] = '\0';
+    *data = p;
+    *n_bytes = n;
+    return true;
+fail:
+    if (f != stdin) fclose(f);
+    free(p);
+    return false;
+}
+
+static void note_write_error(void)
+{
+    if (errno == EPIPE) reader_gone = true;
+    else if (!output_failed) {
+        output_failed = true;
+        cli_failf("cannot write to standard output: %s", strerror(errno));
+    }
+}
+
+bool cli_write(const char *data, size_t n_bytes)
+{
+    if (output_failed || reader_gone) return false;
+    if (fwrite(data, 1, n_bytes, stdout) != n_bytes || fflush(stdout) != 0) note_write_error();
+    return !output_failed && !reader_gone;
+}
+
+int cli_finish(int code)
+{
+    cli_progress_end();
+    if (!output_failed && !reader_gone && fflush(stdout) != 0) note_write_error();
+    return output_failed && code == EXIT_OK ? EXIT_FAILED : code;
+}
+
+/* ---- progress ---- */
+
+void cli_progress(const char *phase, int64_t done, int64_t total)
+{
+    static int64_t last_ms;
+    if (!isatty(STDERR_FILENO)) return;
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    int64_t now_ms = (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+    if (progress_shown && done < total && now_ms - last_ms < 100) return;
+    last_ms = now_ms;
+    progress_shown = true;
+    double share = total > 0 ? (double)done / (double)total : 0;
+    int filled = (int)(share * 30);
+    fprintf(stderr, "\r%s [%.*s%*s] %3.0f %%", phase, filled, "##############################",
+            30 - filled, "", share * 100);
+    fflush(stderr);
+}
+
+void cli_progress_end(void)
+{
+    if (!progress_shown) return;
+    progress_shown = false;
+    fprintf(stderr, "\r\033[K");
+}

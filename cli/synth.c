@@ -1,0 +1,7 @@
+#include "cli.h"
+
+int cmd_synth(int argc, char **argv)
+{
+    (void)argc, (void)argv;
+    return cli_failf("not built yet");
+}

@@ -1,0 +1,221 @@
+/* calla: an inference engine for Qwen3.6-35B-A3B and small models of its family.
+ *
+ * The contract in short
+ *
+ * - An ENGINE is one checkpoint loaded on one backend (the CPU, or a GPU). It owns the weights, the
+ *   KV cache pool and the worker threads. Engines are independent of each other.
+ * - A SESSION is one mutable timeline of tokens on an engine. The caller hands over the whole token
+ *   sequence it wants (calla_session_sync) and the session decides what to reuse, rewind or
+ *   compute; then each calla_session_next appends one sampled token. Nobody outside sees a tensor.
+ * - One thread at a time may use an engine and all its sessions. A cancel flag may be set from any
+ *   thread or from a signal handler.
+ * - Results of a token do not depend on how its prompt was cut into chunks, on the thread count or
+ *   on what was cached: continuing from a restored prompt equals a cold run bit for bit.
+ * - Every function that can fail returns a calla_status and, when `err` is not NULL, fills it with a
+ *   message that names the values involved. On failure output parameters are left untouched unless
+ *   stated otherwise. Passing NULL for a required pointer is a bug and aborts.
+ * - Text is UTF-8. Tokens are non-negative int32_t ids. Sizes are in bytes where the name ends in
+ *   _bytes, times in nanoseconds where it ends in _ns.
+ *
+ * calla/model.h has what works without an engine: tokenizer, chat template, checkpoint inspection,
+ * quantizer. */
+#ifndef CALLA_CALLA_H
+#define CALLA_CALLA_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define CALLA_API __attribute__((visibility("default")))
+#else
+#define CALLA_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- version and errors ---- */
+
+#define CALLA_VERSION "0.1.0"
+
+/* The version of the library, as CALLA_VERSION was when it was built. Static storage. */
+CALLA_API const char *calla_version(void);
+
+typedef enum calla_status {
+    CALLA_OK = 0,
+    CALLA_ERR_INPUT,       /* a checkpoint, request, text or option is not acceptable */
+    CALLA_ERR_IO,          /* a file could not be opened, read or written */
+    CALLA_ERR_MEMORY,      /* memory ran out, or the plan does not fit */
+    CALLA_ERR_CONTEXT,     /* prompt (and answer) longer than the context */
+    CALLA_ERR_CANCELLED,   /* the cancel flag was set */
+    CALLA_ERR_UNSUPPORTED, /* asked for something this build or machine does not have */
+    CALLA_ERR_DEVICE,      /* a device failed */
+    CALLA_ERR_NUMERIC,     /* NaN or infinity came out of the model */
+} calla_status;
+
+typedef struct calla_error {
+    calla_status code;
+    char message[1024]; /* NUL-terminated UTF-8, one line */
+} calla_error;
+
+/* ---- engine ---- */
+
+typedef struct calla_engine calla_engine;
+typedef struct calla_session calla_session;
+
+typedef enum calla_kv_type { CALLA_KV_AUTO = 0, CALLA_KV_F32, CALLA_KV_FP16 } calla_kv_type;
+
+/* Zero-initialise; a zero or NULL field means the default in brackets. */
+typedef struct calla_engine_options {
+    const char *backend;      /* "auto", "cpu", "cuda" ["auto"] */
+    const char *isa;          /* "auto", "f32" (the reference), "c", ... see calla_isa_names ["auto"] */
+    calla_kv_type kv;         /* KV cache element [fp16; f32 in the reference profile] */
+    int32_t n_threads;        /* [the number of usable processors] */
+    int32_t n_ctx;            /* tokens a session may hold [8192, at most the model's maximum] */
+    int32_t n_sessions;       /* sessions that may exist at once, for sizing the KV pool [1] */
+    int32_t prefill_chunk;    /* tokens per prefill chunk [512] */
+    int32_t snapshot_stride;  /* take a snapshot each so many prompt tokens, < 0: none [2048] */
+    int64_t snapshot_bytes;   /* budget of all snapshots [512 MiB]; the oldest go first */
+    void (*progress)(void *user, const char *phase, int64_t done, int64_t total); /* [NULL] */
+    void *progress_user;
+} calla_engine_options;
+
+/* What an engine will hold in memory, per part. See calla_memory_plan in model.h for a plan
+ * without opening. */
+typedef struct calla_memory_plan {
+    int64_t weights_bytes;  /* mapped from the checkpoint, shared with the page cache */
+    int64_t prepared_bytes; /* small tensors converted at open */
+    int64_t kv_bytes;       /* KV block pool */
+    int64_t state_bytes;    /* GDN states and convolution windows of n_sessions sessions */
+    int64_t snapshot_bytes; /* snapshot budget */
+    int64_t scratch_bytes;  /* activations and logits */
+    int64_t total_bytes;    /* the sum */
+} calla_memory_plan;
+
+typedef struct calla_engine_info {
+    const char *backend; /* "cpu" */
+    const char *isa;     /* kernels in use, "f32" or "c" ... */
+    int32_t n_threads;
+    int32_t n_ctx;
+    int32_t n_vocab;        /* rows of logits, padding rows included */
+    int32_t n_vocab_tokens; /* ids below this can be sampled */
+    int32_t n_layers;
+    int32_t hidden_size;
+    int64_t load_ns;
+    calla_memory_plan memory;
+} calla_engine_info;
+
+/* Opens the checkpoint directory `dir` (MODEL.md 2: MLX affine 4-bit, or Hugging Face bf16 with isa
+ * f32). Everything is validated and sized before the first allocation that depends on it. */
+CALLA_API calla_status calla_engine_open(const char *dir, const calla_engine_options *options,
+                                         calla_engine **engine, calla_error *err);
+/* Frees the engine; all its sessions must have been freed before. NULL is allowed. */
+CALLA_API void calla_engine_close(calla_engine *engine);
+CALLA_API void calla_engine_get_info(const calla_engine *engine, calla_engine_info *info);
+
+/* ---- sampling ---- */
+
+typedef struct calla_logit_bias {
+    int32_t token;
+    float bias; /* added to the logit; -INFINITY bans the token */
+} calla_logit_bias;
+
+#define CALLA_MAX_TOP_LOGPROBS 20
+
+/* Zero-initialised = greedy. The order of operations: padding ids masked, logit bias, penalties
+ * (over tokens generated since the last sync), log-probabilities reported, temperature, top-k,
+ * top-p, min-p, draw. The draw for the token at timeline position p uses the generator Philox
+ * 4x32-10 keyed by `seed` with counter p, so that a result depends on (seed, position) alone. */
+typedef struct calla_sampling {
+    float temperature;        /* 0 = greedy: largest logit, lowest id on ties */
+    int32_t top_k;            /* 0 = off */
+    float top_p;              /* 0 or >= 1 = off */
+    float min_p;              /* 0 = off; relative to the largest probability */
+    float presence_penalty;   /* subtracted once from a generated token's logit */
+    float frequency_penalty;  /* subtracted per occurrence */
+    float repetition_penalty; /* 0 or 1 = off; divides positive, multiplies negative logits */
+    uint64_t seed;
+    const calla_logit_bias *logit_bias; /* [n_logit_bias], borrowed during the call */
+    int32_t n_logit_bias;
+    int32_t n_top_logprobs;     /* 0 ... CALLA_MAX_TOP_LOGPROBS */
+    const uint32_t *token_mask; /* NULL, or one bit a token, [ceil(n_vocab/32)], set = allowed */
+} calla_sampling;
+
+/* The defaults of generation_config.json in `dir` (MODEL.md 1.4), or temperature 1, top-k 20, top-p
+ * 0.95 when the file is absent. A malformed file or value is an error. */
+CALLA_API calla_status calla_sampling_defaults(const char *dir, calla_sampling *sampling,
+                                               calla_error *err);
+
+typedef struct calla_sampled {
+    int32_t token;
+    float logprob; /* natural log of softmax over allowed tokens at temperature 1 */
+    int32_t n_top;
+    int32_t top_tokens[CALLA_MAX_TOP_LOGPROBS]; /* [n_top], most likely first */
+    float top_logprobs[CALLA_MAX_TOP_LOGPROBS];
+} calla_sampled;
+
+/* ---- session ---- */
+
+/* How a long call is watched: `cancel` is polled per layer, `progress` is called per chunk. */
+typedef struct calla_control {
+    const atomic_bool *cancel; /* NULL = never */
+    void (*progress)(void *user, int64_t done, int64_t total);
+    void *user;
+} calla_control;
+
+typedef struct calla_sync_stats {
+    int32_t n_tokens;   /* length of the timeline */
+    int32_t n_reused;   /* of it, taken over from the timeline before or from a snapshot */
+    int32_t n_prefill;  /* of it, computed by this call */
+    int64_t prefill_ns;
+} calla_sync_stats;
+
+CALLA_API calla_status calla_session_create(calla_engine *engine, calla_session **session,
+                                            calla_error *err);
+CALLA_API void calla_session_free(calla_session *session);
+
+/* Makes the timeline exactly tokens[0 .. n_tokens), n_tokens >= 1, reusing the longest usable prefix
+ * of what the session (or a snapshot of the engine) holds and prefilling the rest. Afterwards the
+ * next token can be sampled. CALLA_ERR_CONTEXT if n_tokens > n_ctx, CALLA_ERR_INPUT for an id out
+ * of range: the timeline is then unchanged. After CALLA_ERR_CANCELLED the timeline holds the part
+ * that was computed; a later sync reuses it. */
+CALLA_API calla_status calla_session_sync(calla_session *session, const int32_t *tokens,
+                                          int64_t n_tokens, const calla_control *control,
+                                          calla_sync_stats *stats, calla_error *err);
+
+/* Samples the next token and appends it to the timeline. The first call after a sync samples from
+ * the prompt's last logits; each later call first runs the model on the token before (the last
+ * token returned is thus never run unless another is asked for). CALLA_ERR_CONTEXT when the context
+ * is full. */
+CALLA_API calla_status calla_session_next(calla_session *session, const calla_sampling *sampling,
+                                          const calla_control *control, calla_sampled *sampled,
+                                          calla_error *err);
+
+/* Like calla_session_sync, but from an empty timeline with `rows` called for consecutive runs of
+ * positions with their logits [n_rows][n_vocab] f32 (borrowed during the call; raw, padding rows
+ * included). A non-zero return stops with CALLA_ERR_CANCELLED. For perplexity and tests. */
+typedef int (*calla_logits_fn)(void *user, int64_t first_position, int64_t n_rows,
+                               const float *logits);
+CALLA_API calla_status calla_session_score(calla_session *session, const int32_t *tokens,
+                                           int64_t n_tokens, calla_logits_fn rows, void *user,
+                                           const calla_control *control, calla_error *err);
+
+/* Runs the model on `token` as a decode step, appends it, and copies the logits that follow it to
+ * logits [n_vocab] f32. For teacher-forced decoding and tests. */
+CALLA_API calla_status calla_session_append(calla_session *session, int32_t token,
+                                            const calla_control *control, float *logits,
+                                            calla_error *err);
+
+/* The timeline so far: [*n_tokens], owned by the session, valid until its next call. */
+CALLA_API const int32_t *calla_session_tokens(const calla_session *session, int64_t *n_tokens);
+
+/* Names accepted for isa on this build, NULL-terminated, static storage. */
+CALLA_API const char *const *calla_isa_names(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,48 @@
+/* Files: mapped, read whole, written so that nothing half-written keeps its final name. */
+#ifndef CALLA_BASE_FILE_H
+#define CALLA_BASE_FILE_H
+
+#include "base/error.h"
+
+/* A regular file mapped read-only. */
+typedef struct mapped_file {
+    const unsigned char *data; /* [n_bytes]; NULL for an empty file */
+    size_t n_bytes;
+} mapped_file;
+
+/* Errors name the path; a directory or other non-regular file is CALLA_ERR_IO. */
+calla_status mapped_file_open(const char *path, mapped_file *file, calla_error *err);
+void mapped_file_close(mapped_file *file);
+
+/* Reads a whole regular file of at most max_bytes (CALLA_ERR_INPUT with both numbers above that).
+ * *data is malloc'ed with a NUL after it. */
+calla_status file_read(const char *path, size_t max_bytes, char **data, size_t *n_bytes,
+                       calla_error *err);
+bool file_exists(const char *path);
+
+/* dir + "/" + name, malloc'ed; NULL when out of memory. */
+char *path_join(const char *dir, const char *name);
+
+/* Writing through a temporary file beside the final one: file_writer_commit syncs and renames,
+ * file_writer_abort removes it. Both close; abort after commit (or twice) does nothing. */
+typedef struct file_writer {
+    int fd; /* -1 when closed */
+    char *path, *temporary_path;
+} file_writer;
+#define FILE_WRITER_CLOSED                                                                         \
+    (file_writer) { -1, NULL, NULL }
+calla_status file_writer_open(file_writer *w, const char *path, calla_error *err);
+calla_status file_writer_write(file_writer *w, const void *bytes, size_t n, calla_error *err);
+calla_status file_writer_commit(file_writer *w, calla_error *err);
+void file_writer_abort(file_writer *w);
+
+/* A small file in one go, through a file_writer. */
+calla_status file_write(const char *path, const void *bytes, size_t n, calla_error *err);
+/* Copies src to dst through a file_writer. */
+calla_status file_copy(const char *src, const char *dst, calla_error *err);
+/* mkdir -p of the last component; an existing directory is fine. */
+calla_status dir_create(const char *path, calla_error *err);
+/* Bytes an unprivileged writer may still use on the file system of `path`. */
+calla_status disk_free_bytes(const char *path, uint64_t *n_bytes, calla_error *err);
+
+#endif

@@ -1,0 +1,29 @@
+/* The thread pool: created once, every parallel region runs on all of its threads.
+ *
+ * A decode token has hundreds of regions, so starting and ending one must cost about a microsecond:
+ * workers spin for a while, then sleep. Work is split by index ranges; what a range computes must
+ * not depend on the split, so results do not depend on the thread count. */
+#ifndef CALLA_BASE_THREADS_H
+#define CALLA_BASE_THREADS_H
+
+#include "base/error.h"
+
+typedef struct thread_pool thread_pool;
+
+/* n_threads >= 1, the calling thread included. */
+calla_status thread_pool_create(int n_threads, thread_pool **pool, calla_error *err);
+void thread_pool_free(thread_pool *pool);
+int thread_pool_size(const thread_pool *pool);
+
+/* The part of a region one thread does: items [begin, end) on thread `thread` (0 is the caller). */
+typedef void (*thread_pool_fn)(void *context, int64_t begin, int64_t end, int thread);
+
+/* Splits [0, n) into contiguous ranges whose starts are multiples of `grain`, one a thread, runs
+ * them and returns when all are done. Threads without items do not call fn. Not reentrant. */
+void thread_pool_run(thread_pool *pool, int64_t n, int64_t grain, thread_pool_fn fn,
+                     void *context);
+
+/* Processors this process may run on, at least 1. */
+int usable_processors(void);
+
+#endif

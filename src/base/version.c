@@ -1,0 +1,3 @@
+#include <calla/calla.h>
+
+const char *calla_version(void) { return CALLA_VERSION; }

@@ -1,0 +1,110 @@
+/* What a backend does: run one model on one device. Coarse, because there is one model.
+ *
+ * One thread owns a backend, its sequences and its snapshots. `open` sizes everything; nothing is
+ * allocated per token. A backend includes base and model only, and this header.
+ *
+ * Where sampling happens is the backend's choice (capability samples_on_device): a step either
+ * returns the token sampled on the device, or logits for the engine to sample from. */
+#ifndef CALLA_ENGINE_BACKEND_H
+#define CALLA_ENGINE_BACKEND_H
+
+#include "model/weights.h"
+
+typedef struct backend backend;
+typedef struct backend_sequence backend_sequence;
+typedef struct backend_snapshot backend_snapshot;
+
+enum {
+    KV_BLOCK_TOKENS = 256,          /* tokens per reference-counted KV block */
+    BACKEND_MAX_SEQUENCES = 8,      /* sequences one step may advance */
+    TOKEN_LAST_SAMPLED = -1,        /* step input: the token the device sampled last */
+};
+
+typedef struct backend_options {
+    const char *isa;       /* kernel choice, NULL or "auto" = best; meaning is the backend's */
+    bool kv_f32, kv_fp16;  /* KV element asked for; neither = the profile's default */
+    int32_t n_threads;     /* >= 1 */
+    int32_t n_ctx;         /* tokens a sequence may hold */
+    int32_t n_sequences;   /* sequences that may exist at once */
+    int32_t prefill_chunk; /* most rows of one prefill call's internal chunk */
+    int32_t n_snapshots;   /* snapshots that may exist at once, for sizing pools */
+} backend_options;
+
+typedef struct backend_capabilities {
+    bool samples_on_device;
+    int32_t max_step_sequences;
+    int32_t snapshot_grid; /* snapshots may stand at multiples of this many tokens (1 = anywhere) */
+} backend_capabilities;
+
+typedef enum logits_mode { LOGITS_NONE, LOGITS_LAST, LOGITS_ALL } logits_mode;
+
+/* One sequence's part of a step. */
+typedef struct step_request {
+    backend_sequence *sequence;
+    int32_t token;                   /* to run, or TOKEN_LAST_SAMPLED */
+    const calla_sampling *sampling;  /* used if samples_on_device */
+} step_request;
+
+typedef struct step_result {
+    const float *logits;   /* [n_vocab] f32 owned by the backend until the next call; NULL if sampled */
+    calla_sampled sampled; /* if samples_on_device */
+} step_result;
+
+typedef struct backend_ops {
+    const char *name;
+
+    /* The memory `open` would take. */
+    calla_status (*plan)(const model_weights *weights, const backend_options *options,
+                         calla_memory_plan *plan, calla_error *err);
+    /* `weights` outlives the backend. */
+    calla_status (*open)(const model_weights *weights, const backend_options *options,
+                         backend **out, calla_error *err);
+    void (*close)(backend *b);
+    void (*capabilities)(const backend *b, backend_capabilities *out);
+    /* Name of the kernels in use, static storage. */
+    const char *(*isa)(const backend *b);
+
+    /* An empty sequence. CALLA_ERR_MEMORY when n_sequences exist. */
+    calla_status (*sequence_create)(backend *b, backend_sequence **out, calla_error *err);
+    void (*sequence_free)(backend *b, backend_sequence *s);
+    /* Back to the empty sequence. */
+    void (*sequence_reset)(backend *b, backend_sequence *s);
+    /* Tokens in it. */
+    int64_t (*sequence_length)(const backend *b, const backend_sequence *s);
+
+    /* Appends tokens[n_tokens]. LOGITS_LAST: logits [n_vocab] of the last; LOGITS_ALL: [n][n_vocab];
+     * logits may be NULL with LOGITS_NONE. Rows of more than prefill_chunk tokens are cut on the
+     * grid of multiples of prefill_chunk from position 0. The caller has checked ids and length.
+     * When cancelled or failed, the sequence stands at the end of the last whole chunk:
+     * sequence_length tells. */
+    calla_status (*prefill)(backend *b, backend_sequence *s, const int32_t *tokens,
+                            int64_t n_tokens, logits_mode mode, float *logits,
+                            const calla_control *control, calla_error *err);
+
+    /* Runs one token in each of n <= max_step_sequences different sequences. submit may return
+     * before the work is done; wait delivers results[n]. One step in flight. */
+    calla_status (*step_submit)(backend *b, const step_request *requests, int32_t n,
+                                calla_error *err);
+    calla_status (*step_wait)(backend *b, step_result *results, int32_t n,
+                              const calla_control *control, calla_error *err);
+
+    /* A snapshot shares the KV blocks and copies the recurrent state. CALLA_ERR_MEMORY when none is
+     * left. restore makes s equal to what it was. */
+    calla_status (*snapshot_create)(backend *b, const backend_sequence *s, backend_snapshot **out,
+                                    calla_error *err);
+    void (*snapshot_free)(backend *b, backend_snapshot *snapshot);
+    void (*snapshot_restore)(backend *b, const backend_snapshot *snapshot, backend_sequence *s);
+    /* Bytes one snapshot holds besides shared KV. */
+    int64_t (*snapshot_bytes)(const backend *b);
+
+    /* For tests: `tap` is called with the residual stream entering each layer and, last, the
+     * final norm's output: rows [n_rows][D] f32, borrowed. NULL turns it off. */
+    void (*set_tap)(backend *b, void (*tap)(void *user, int32_t layer, int64_t first_position,
+                                            int32_t n_rows, const float *rows),
+                    void *user);
+} backend_ops;
+
+/* The backends of this build, best first, NULL-terminated (src/engine/backends.c). */
+extern const backend_ops *const backends[];
+
+#endif

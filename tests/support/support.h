@@ -1,0 +1,26 @@
+/* What several test programs need. */
+#ifndef CALLA_TESTS_SUPPORT_H
+#define CALLA_TESTS_SUPPORT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <calla/model.h>
+
+/* Fails the test with the error's message unless status is CALLA_OK. */
+void assert_ok(calla_status status, const calla_error *err);
+/* Fails unless status is `expected` and the message contains `part`. */
+void assert_error(calla_status status, calla_status expected, const calla_error *err,
+                  const char *part);
+
+/* CALLA_SOURCE_DIR "/" name; static storage, overwritten by the fourth next call. */
+const char *source_path(const char *name);
+
+/* A fresh temporary directory (removed at exit, with all below it); static storage. */
+const char *temporary_dir(void);
+
+#endif
