@@ -1,0 +1,59 @@
+# The two commands of a newcomer are `make demo` and `make test`; CMake does the work (presets in
+# CMakePresets.json). On a machine without what the build needs they install it through apt when
+# they may, and otherwise print the one command that would.
+
+PACKAGES = build-essential cmake ninja-build pkg-config \
+           libjansson-dev libpcre2-dev libutf8proc-dev libcmocka-dev
+# What a shell can see of each: programs, then pkg-config modules.
+PROGRAMS = cc cmake ninja pkg-config
+MODULES  = jansson libpcre2-8 libutf8proc cmocka
+
+BUILD   ?= build
+MODEL   ?= models/tiny
+BACKEND ?= auto
+PROMPT  ?= What is a river?
+PREFIX  ?= /usr/local
+DESTDIR ?=
+# Tests run side by side, one per processor.
+JOBS    ?= $(shell nproc)
+
+.PHONY: all demo test soak install format check-format clean deps build
+
+all: build
+
+deps:
+	@missing=""; \
+	for p in $(PROGRAMS); do command -v $$p >/dev/null 2>&1 || missing=yes; done; \
+	for m in $(MODULES); do pkg-config --exists $$m 2>/dev/null || missing=yes; done; \
+	if [ -n "$$missing" ]; then tools/install-packages.sh $(PACKAGES); fi
+
+build: deps
+	@cmake -G Ninja -S . -B $(BUILD) -DCMAKE_INSTALL_PREFIX=$(PREFIX) >$(BUILD).log 2>&1 \
+	    || { cat $(BUILD).log; exit 1; }
+	@rm -f $(BUILD).log
+	@cmake --build $(BUILD)
+
+# Asks the small trained model a question; MODEL=DIR asks another checkpoint.
+demo: build
+	@echo
+	@echo '$$ calla run -m $(MODEL) --no-think -p "$(PROMPT)"'
+	@$(BUILD)/calla run -m $(MODEL) --backend $(BACKEND) --no-think --greedy --stats -p "$(PROMPT)"
+
+test: build
+	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+
+# Long runs: tests/soak/*.sh, each given the program, the build folder and the source folder.
+soak: build
+	@for s in tests/soak/*.sh; do echo "== $$s"; bash $$s $(BUILD)/calla $(BUILD) . || exit 1; done
+
+install: build
+	DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(PREFIX)"
+
+SOURCES = $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh')
+format:
+	clang-format -i $(SOURCES)
+check-format:
+	clang-format --dry-run -Werror $(SOURCES)
+
+clean:
+	rm -rf $(BUILD)
