@@ -63,6 +63,9 @@ typedef struct backend_ops {
     void (*capabilities)(const backend *b, backend_capabilities *out);
     /* Name of the kernels in use, static storage. */
     const char *(*isa)(const backend *b);
+    /* The values backend_options.isa may have on this build, "auto" first; NULL-terminated, static
+     * storage. */
+    const char *const *(*isa_names)(void);
 
     /* An empty sequence. CALLA_ERR_MEMORY when n_sequences exist. */
     calla_status (*sequence_create)(backend *b, backend_sequence **out, calla_error *err);
@@ -76,13 +79,16 @@ typedef struct backend_ops {
      * logits may be NULL with LOGITS_NONE. Rows of more than prefill_chunk tokens are cut on the
      * grid of multiples of prefill_chunk from position 0. The caller has checked ids and length.
      * When cancelled or failed, the sequence stands at the end of the last whole chunk:
-     * sequence_length tells. */
+     * sequence_length tells. control->progress gets the tokens of this call done so far, and
+     * n_tokens. */
     calla_status (*prefill)(backend *b, backend_sequence *s, const int32_t *tokens,
                             int64_t n_tokens, logits_mode mode, float *logits,
                             const calla_control *control, calla_error *err);
 
     /* Runs one token in each of n <= max_step_sequences different sequences. submit may return
-     * before the work is done; wait delivers results[n]. One step in flight. */
+     * before the work is done; wait delivers results[n]. One step in flight. When submit or wait
+     * fails or is cancelled, the step is over: a sequence whose length did not grow is as it was
+     * before, any other is only good for sequence_reset or snapshot_restore. */
     calla_status (*step_submit)(backend *b, const step_request *requests, int32_t n,
                                 calla_error *err);
     calla_status (*step_wait)(backend *b, step_result *results, int32_t n,
