@@ -77,8 +77,8 @@ typedef struct calla_engine_options {
     int32_t n_ctx;            /* tokens a session may hold [8192, at most the model's maximum] */
     int32_t n_sessions;       /* sessions that may exist at once, for sizing the KV pool [1] */
     int32_t prefill_chunk;    /* tokens per prefill chunk [512] */
-    int32_t snapshot_stride;  /* take a snapshot each so many prompt tokens, < 0: none [2048] */
-    int64_t snapshot_bytes;   /* budget of all snapshots [512 MiB]; the oldest go first */
+    int32_t snapshot_stride;  /* prompt tokens between snapshots, < 0: only the last ones [2048] */
+    int64_t snapshot_bytes;   /* budget of all snapshots, < 0: none [512 MiB] */
     void (*progress)(void *user, const char *phase, int64_t done, int64_t total); /* [NULL] */
     void *progress_user;
 } calla_engine_options;
@@ -120,23 +120,26 @@ CALLA_API void calla_engine_get_info(const calla_engine *engine, calla_engine_in
 
 typedef struct calla_logit_bias {
     int32_t token;
-    float bias; /* added to the logit; -INFINITY bans the token */
+    float bias; /* -1e6 ... 1e6, added to the logit; -INFINITY bans the token */
 } calla_logit_bias;
 
 #define CALLA_MAX_TOP_LOGPROBS 20
 
-/* Zero-initialised = greedy. The order of operations: padding ids masked, logit bias, penalties
- * (over tokens generated since the last sync), log-probabilities reported, temperature, top-k,
- * top-p, min-p, draw. The draw for the token at timeline position p uses the generator Philox
- * 4x32-10 keyed by `seed` with counter p, so that a result depends on (seed, position) alone. */
+/* Zero-initialised = greedy. The order of operations: padding ids and token mask, logit bias,
+ * penalties (over tokens generated since the last sync: repetition, then frequency and presence),
+ * log-probabilities reported, temperature, top-k, top-p (of the mass top-k left; the token that
+ * reaches it is kept), min-p, draw. Equal logits rank by id, lowest first. The draw for the token at
+ * timeline position p inverts the cumulative distribution, in ascending order of id, at u = the
+ * first 53 bits of Philox 4x32-10 keyed by `seed` with counter p: a result depends on (seed,
+ * position) alone. Values out of range are CALLA_ERR_INPUT naming parameter and value. */
 typedef struct calla_sampling {
-    float temperature;        /* 0 = greedy: largest logit, lowest id on ties */
+    float temperature;        /* 0 ... 100; 0 = greedy: largest logit, lowest id on ties */
     int32_t top_k;            /* 0 = off */
     float top_p;              /* 0 or >= 1 = off */
-    float min_p;              /* 0 = off; relative to the largest probability */
-    float presence_penalty;   /* subtracted once from a generated token's logit */
-    float frequency_penalty;  /* subtracted per occurrence */
-    float repetition_penalty; /* 0 or 1 = off; divides positive, multiplies negative logits */
+    float min_p;              /* 0 ... 1; 0 = off; relative to the largest probability */
+    float presence_penalty;   /* -100 ... 100; subtracted once from a generated token's logit */
+    float frequency_penalty;  /* -100 ... 100; subtracted per occurrence */
+    float repetition_penalty; /* 0.01 ... 100; divides positive, multiplies negative logits; 0 = 1 */
     uint64_t seed;
     const calla_logit_bias *logit_bias; /* [n_logit_bias], borrowed during the call */
     int32_t n_logit_bias;
@@ -145,7 +148,8 @@ typedef struct calla_sampling {
 } calla_sampling;
 
 /* The defaults of generation_config.json in `dir` (MODEL.md 1.4), or temperature 1, top-k 20, top-p
- * 0.95 when the file is absent. A malformed file or value is an error. */
+ * 0.95 where the file or a value is absent; greedy if it says do_sample false. A malformed file or
+ * value is an error. */
 CALLA_API calla_status calla_sampling_defaults(const char *dir, calla_sampling *sampling,
                                                calla_error *err);
 
@@ -181,7 +185,15 @@ CALLA_API void calla_session_free(calla_session *session);
  * of what the session (or a snapshot of the engine) holds and prefilling the rest. Afterwards the
  * next token can be sampled. CALLA_ERR_CONTEXT if n_tokens > n_ctx, CALLA_ERR_INPUT for an id out
  * of range: the timeline is then unchanged. After CALLA_ERR_CANCELLED the timeline holds the part
- * that was computed; a later sync reuses it. */
+ * that was computed; a later sync reuses it.
+ *
+ * The model's recurrent state cannot be rewound, so a timeline that diverges from what is held goes
+ * back to the deepest snapshot. Snapshots stand at multiples of snapshot_stride (wider apart in long
+ * prompts), at the last `<|im_start|>` of a prompt (where the next turn of a conversation parts from
+ * this one, because reasoning is dropped from the history) and at its end, with the logits there.
+ * They hold prefilled state only, so continuing from one equals a cold run. The session's own
+ * state may end in generated tokens, which a cold run would prefill: continuing from there is
+ * faster and equal up to rounding. */
 CALLA_API calla_status calla_session_sync(calla_session *session, const int32_t *tokens,
                                           int64_t n_tokens, const calla_control *control,
                                           calla_sync_stats *stats, calla_error *err);
@@ -189,12 +201,13 @@ CALLA_API calla_status calla_session_sync(calla_session *session, const int32_t 
 /* Samples the next token and appends it to the timeline. The first call after a sync samples from
  * the prompt's last logits; each later call first runs the model on the token before (the last
  * token returned is thus never run unless another is asked for). CALLA_ERR_CONTEXT when the context
- * is full. */
+ * is full, CALLA_ERR_INPUT after a failed or cancelled sync. After CALLA_ERR_CANCELLED the timeline
+ * is unchanged and the call can be repeated. Allocates nothing. */
 CALLA_API calla_status calla_session_next(calla_session *session, const calla_sampling *sampling,
                                           const calla_control *control, calla_sampled *sampled,
                                           calla_error *err);
 
-/* Like calla_session_sync, but from an empty timeline with `rows` called for consecutive runs of
+/* Like calla_session_sync, but from an empty timeline, without snapshots, and with `rows` called for consecutive runs of
  * positions with their logits [n_rows][n_vocab] f32 (borrowed during the call; raw, padding rows
  * included). A non-zero return stops with CALLA_ERR_CANCELLED. For perplexity and tests. */
 typedef int (*calla_logits_fn)(void *user, int64_t first_position, int64_t n_rows,

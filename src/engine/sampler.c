@@ -1,0 +1,358 @@
+#include "engine/sampler.h"
+
+#include "base/memory.h"
+#include "base/philox.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+enum { LANES = 8 };
+
+/* ---- counts ---- */
+
+calla_status token_counts_init(token_counts *c, int32_t n_vocab, calla_error *err)
+{
+    void *memory;
+    *c = (token_counts){.n_vocab = n_vocab};
+    CALLA_TRY(mem_alloc((size_t)n_vocab * 2, sizeof(int32_t), "token counts", &memory, err));
+    c->counts = memory;
+    c->distinct = c->counts + n_vocab;
+    return CALLA_OK;
+}
+
+void token_counts_deinit(token_counts *c)
+{
+    mem_free(c->counts);
+    *c = (token_counts){0};
+}
+
+int64_t token_counts_bytes(int32_t n_vocab)
+{
+    return (int64_t)n_vocab * 8;
+}
+
+void token_counts_add(token_counts *c, int32_t token)
+{
+    assert(token >= 0 && token < c->n_vocab);
+    if (c->counts[token]++ == 0) c->distinct[c->n_distinct++] = token;
+}
+
+void token_counts_clear(token_counts *c)
+{
+    for (int32_t i = 0; i < c->n_distinct; i++) c->counts[c->distinct[i]] = 0;
+    c->n_distinct = 0;
+}
+
+/* ---- sampler ---- */
+
+calla_status sampler_init(sampler *s, int32_t n_tokens, calla_error *err)
+{
+    assert(n_tokens > 0);
+    void *memory;
+    *s = (sampler){.n_tokens = n_tokens};
+    CALLA_TRY(mem_alloc((size_t)n_tokens, sizeof(float) + sizeof(sampler_candidate), "sampler",
+                        &memory, err));
+    s->candidates = memory;
+    s->values = (float *)(void *)(s->candidates + n_tokens);
+    return CALLA_OK;
+}
+
+void sampler_deinit(sampler *s)
+{
+    mem_free(s->candidates);
+    *s = (sampler){0};
+}
+
+int64_t sampler_bytes(int32_t n_tokens)
+{
+    return (int64_t)n_tokens * (int64_t)(sizeof(float) + sizeof(sampler_candidate));
+}
+
+/* ---- checks ---- */
+
+static calla_status check_range(const char *name, float value, float low, float high,
+                                calla_error *err)
+{
+    if (value >= low && value <= high) return CALLA_OK; /* false for NaN */
+    return error_set(err, CALLA_ERR_INPUT, "%s is %g, which is not a number from %g to %g", name,
+                     (double)value, (double)low, (double)high);
+}
+
+/* The bounds keep every sum and product below far from f32's range. */
+calla_status sampling_check(const calla_sampling *p, int32_t n_tokens, calla_error *err)
+{
+    CALLA_TRY(check_range("temperature", p->temperature, 0, 100, err));
+    if (p->top_k < 0)
+        return error_set(err, CALLA_ERR_INPUT, "top_k is %d, which is negative", p->top_k);
+    CALLA_TRY(check_range("top_p", p->top_p, 0, INFINITY, err));
+    CALLA_TRY(check_range("min_p", p->min_p, 0, 1, err));
+    CALLA_TRY(check_range("presence_penalty", p->presence_penalty, -100, 100, err));
+    CALLA_TRY(check_range("frequency_penalty", p->frequency_penalty, -100, 100, err));
+    if (p->repetition_penalty != 0)
+        CALLA_TRY(check_range("repetition_penalty", p->repetition_penalty, 0.01f, 100, err));
+    if (p->n_top_logprobs < 0 || p->n_top_logprobs > CALLA_MAX_TOP_LOGPROBS)
+        return error_set(err, CALLA_ERR_INPUT,
+                         "%d top log-probabilities asked for, at most %d can be reported",
+                         p->n_top_logprobs, CALLA_MAX_TOP_LOGPROBS);
+    if (p->n_logit_bias < 0)
+        return error_set(err, CALLA_ERR_INPUT, "n_logit_bias is %d, which is negative",
+                         p->n_logit_bias);
+    for (int32_t i = 0; i < p->n_logit_bias; i++) {
+        const calla_logit_bias *b = &p->logit_bias[i];
+        if (b->token < 0 || b->token >= n_tokens)
+            return error_set(err, CALLA_ERR_INPUT, "logit bias for token %d, the ids are 0 to %d",
+                             b->token, n_tokens - 1);
+        if (b->bias != -INFINITY && !(fabsf(b->bias) <= 1e6f))
+            return error_set(err, CALLA_ERR_INPUT,
+                             "logit bias of token %d is %g, which is neither -infinity nor a "
+                             "number from -1e6 to 1e6",
+                             b->token, (double)b->bias);
+    }
+    return CALLA_OK;
+}
+
+calla_status logits_check(const float *logits, int64_t n, int64_t position, calla_error *err)
+{
+    /* x - x is 0 for finite x and NaN else; eight sums so that the loop vectorises. */
+    float sum[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) sum[j] += logits[i + j] - logits[i + j];
+    for (; i < n; i++) sum[0] += logits[i] - logits[i];
+    bool bad = false;
+    for (int j = 0; j < LANES; j++) bad |= sum[j] != 0;
+    if (!bad) return CALLA_OK;
+    for (i = 0; isfinite(logits[i]); i++) {}
+    return error_set(err, CALLA_ERR_NUMERIC,
+                     "the model gave logit %g for token %lld after position %lld",
+                     (double)logits[i], (long long)i, (long long)position);
+}
+
+/* ---- adjusted logits ---- */
+
+static void apply_mask(float *values, int32_t n, const uint32_t *mask)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (!(mask[i >> 5] >> (i & 31) & 1)) values[i] = -INFINITY;
+}
+
+static void apply_penalties(float *values, int32_t n, const calla_sampling *p,
+                            const token_counts *generated)
+{
+    float repetition = p->repetition_penalty == 0 ? 1 : p->repetition_penalty;
+    if (repetition == 1 && p->frequency_penalty == 0 && p->presence_penalty == 0) return;
+    for (int32_t i = 0; i < generated->n_distinct; i++) {
+        int32_t token = generated->distinct[i];
+        if (token >= n) continue;
+        float x = values[token];
+        x = x > 0 ? x / repetition : x * repetition;
+        x -= p->frequency_penalty * (float)generated->counts[token];
+        values[token] = x - p->presence_penalty;
+    }
+}
+
+/* ---- sums of exponentials ---- */
+
+/* e^x for x <= 0, within 2e-7 of it, and 0 below -87: plain arithmetic rather than expf, so that it
+ * vectorises and a seed gives the same token on every machine. e^x = 2^n e^r, |r| <= ln(2)/2, e^r
+ * by its Taylor polynomial (remainder below 2e-8). */
+static inline float exp_nonpositive(float x)
+{
+    float clamped = x < -87.0f ? -87.0f : x;
+    float shifted = clamped * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: rounds to a whole number */
+    float n = shifted - 12582912.0f;
+    float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
+    float p = 1.0f / 5040;
+    p = p * r + 1.0f / 720;
+    p = p * r + 1.0f / 120;
+    p = p * r + 1.0f / 24;
+    p = p * r + 1.0f / 6;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    uint32_t bits;
+    memcpy(&bits, &shifted, sizeof bits); /* its low bits are n */
+    bits = (bits + 127u) << 23;
+    float power;
+    memcpy(&power, &bits, sizeof power);
+    return x < -87.0f ? 0.0f : p * power;
+}
+
+/* The sum of exp((values[i] - max) * scale) over all i. */
+static double sum_exponentials(const float *values, int32_t n, float max, float scale)
+{
+    double total[LANES] = {0};
+    int32_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        float e[LANES];
+        for (int j = 0; j < LANES; j++) e[j] = exp_nonpositive((values[i + j] - max) * scale);
+        for (int j = 0; j < LANES; j++) total[j] += (double)e[j];
+    }
+    for (; i < n; i++) total[0] += (double)exp_nonpositive((values[i] - max) * scale);
+    return ((total[0] + total[1]) + (total[2] + total[3])) +
+           ((total[4] + total[5]) + (total[6] + total[7]));
+}
+
+/* ---- the k best ---- */
+
+/* Candidates are ordered by value, largest first, and by id where values are equal. */
+static inline bool comes_before(sampler_candidate a, sampler_candidate b)
+{
+    return a.value > b.value || (a.value == b.value && a.token < b.token);
+}
+
+/* Restores a heap whose root is the last in order, after its element at `i` was replaced. */
+static void sift_down(sampler_candidate *heap, int32_t n, int32_t i)
+{
+    sampler_candidate moved = heap[i];
+    for (;;) {
+        int32_t child = 2 * i + 1;
+        if (child >= n) break;
+        if (child + 1 < n && comes_before(heap[child], heap[child + 1])) child++;
+        if (!comes_before(moved, heap[child])) break;
+        heap[i] = heap[child];
+        i = child;
+    }
+    heap[i] = moved;
+}
+
+/* The first min(k, number of allowed) candidates in order, into best[k]; returns their number. */
+static int32_t select_best(const float *values, int32_t n, int32_t k, sampler_candidate *best)
+{
+    int32_t n_best = 0, i = 0;
+    for (; i < n && n_best < k; i++)
+        if (values[i] != -INFINITY) best[n_best++] = (sampler_candidate){values[i], i};
+    for (int32_t j = n_best / 2 - 1; j >= 0; j--) sift_down(best, n_best, j);
+    for (; i < n; i++) {
+        /* Later ids come after equal values, so only a larger value displaces the root. */
+        if (values[i] > best[0].value) {
+            best[0] = (sampler_candidate){values[i], i};
+            sift_down(best, n_best, 0);
+        }
+    }
+    for (int32_t end = n_best - 1; end > 0; end--) { /* heap sort */
+        sampler_candidate last = best[0];
+        best[0] = best[end];
+        best[end] = last;
+        sift_down(best, end, 0);
+    }
+    return n_best;
+}
+
+/* ---- which tokens may be drawn ---- */
+
+typedef struct draw_context {
+    const float *values; /* [n] */
+    int32_t n;
+    float max, scale; /* weight of a value: exp((value - max) * scale) */
+} draw_context;
+
+static double weight_of(const draw_context *d, float value)
+{
+    return (double)exp_nonpositive((value - d->max) * d->scale);
+}
+
+/* How many of the sorted best[n_best] are needed to reach `mass`; n_best + 1 if they do not. */
+static int32_t count_for_mass(const draw_context *d, const sampler_candidate *best, int32_t n_best,
+                              double mass)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < n_best; i++) {
+        sum += weight_of(d, best[i].value);
+        if (sum >= mass) return i + 1;
+    }
+    return n_best + 1;
+}
+
+/* Top-k and top-p: the last candidate in order that is kept. */
+static sampler_candidate last_kept(sampler *s, const draw_context *d, const calla_sampling *p)
+{
+    bool use_top_p = p->top_p > 0 && p->top_p < 1;
+    sampler_candidate *best = s->candidates;
+    if (p->top_k > 0 && p->top_k < d->n) {
+        int32_t n_best = select_best(d->values, d->n, p->top_k, best), n_kept = n_best;
+        if (use_top_p) {
+            double total = 0;
+            for (int32_t i = 0; i < n_best; i++) total += weight_of(d, best[i].value);
+            n_kept = count_for_mass(d, best, n_best, total * (double)p->top_p);
+        }
+        return best[(n_kept < n_best ? n_kept : n_best) - 1];
+    }
+    if (!use_top_p) return (sampler_candidate){-INFINITY, d->n};
+    /* Usually a few tokens hold the mass: sort more of them only when they do not. */
+    double mass = sum_exponentials(d->values, d->n, d->max, d->scale) * (double)p->top_p;
+    for (int32_t k = 64;; k = k < d->n / 8 ? k * 8 : d->n) {
+        if (k > d->n) k = d->n;
+        int32_t n_best = select_best(d->values, d->n, k, best);
+        int32_t n_kept = count_for_mass(d, best, n_best, mass);
+        if (n_kept <= n_best) return best[n_kept - 1];
+        if (k == d->n || n_best < k) return best[n_best - 1];
+    }
+}
+
+/* Draws by inverting the cumulative distribution of the kept tokens in ascending order of id. */
+static int32_t draw(sampler *s, const draw_context *d, const calla_sampling *p, int64_t position)
+{
+    sampler_candidate cut = last_kept(s, d, p);
+    double least = p->min_p > 0 ? (double)p->min_p : 0, total = 0; /* the largest weight is 1 */
+    int32_t n_kept = 0;
+    for (int32_t i = 0; i < d->n; i++) {
+        float value = d->values[i];
+        if (value < cut.value || (value == cut.value && i > cut.token)) continue;
+        double weight = weight_of(d, value);
+        if (weight <= 0 || weight < least) continue;
+        total += weight;
+        s->candidates[n_kept++] = (sampler_candidate){(float)weight, i};
+    }
+    assert(n_kept > 0); /* the largest has weight 1 */
+    double target = philox_uniform(p->seed, (uint64_t)position, 0) * total, sum = 0;
+    for (int32_t i = 0; i < n_kept - 1; i++) {
+        sum += (double)s->candidates[i].value;
+        if (target < sum) return s->candidates[i].token;
+    }
+    return s->candidates[n_kept - 1].token;
+}
+
+/* ---- all of it ---- */
+
+calla_status sampler_choose(sampler *s, const float *logits, const calla_sampling *p,
+                            const token_counts *generated, int64_t position, calla_sampled *out,
+                            calla_error *err)
+{
+    int32_t n = s->n_tokens;
+    CALLA_TRY(logits_check(logits, n, position - 1, err));
+    memcpy(s->values, logits, (size_t)n * sizeof(float));
+    if (p->token_mask) apply_mask(s->values, n, p->token_mask);
+    for (int32_t i = 0; i < p->n_logit_bias; i++)
+        s->values[p->logit_bias[i].token] += p->logit_bias[i].bias;
+    apply_penalties(s->values, n, p, generated);
+
+    int32_t best = 0;
+    for (int32_t i = 1; i < n; i++)
+        if (s->values[i] > s->values[best]) best = i;
+    float max = s->values[best];
+    if (max == -INFINITY)
+        return error_set(err, CALLA_ERR_INPUT,
+                         "no token is left to sample at position %lld: logit bias and token mask "
+                         "exclude all %d",
+                         (long long)position, n);
+    double log_total = log(sum_exponentials(s->values, n, max, 1));
+
+    /* A temperature so low that its inverse overflows is greedy. */
+    float scale = p->temperature > 0 ? 1 / p->temperature : INFINITY;
+    int32_t token = best;
+    if (isfinite(scale)) {
+        draw_context d = {s->values, n, max, scale};
+        token = draw(s, &d, p, position);
+    }
+    out->token = token;
+    out->logprob = (float)((double)(s->values[token] - max) - log_total);
+    out->n_top =
+        p->n_top_logprobs > 0 ? select_best(s->values, n, p->n_top_logprobs, s->candidates) : 0;
+    for (int32_t i = 0; i < out->n_top; i++) {
+        out->top_tokens[i] = s->candidates[i].token;
+        out->top_logprobs[i] = (float)((double)(s->candidates[i].value - max) - log_total);
+    }
+    return CALLA_OK;
+}
