@@ -5,6 +5,10 @@
 #include <stdint.h>
 #include <string.h>
 
+/* A bf16 in a mapped checkpoint. MLX writes safetensors headers of any length, so in real files it
+ * may stand at an odd address: the type tells the compiler. Vector loads must be unaligned ones. */
+typedef uint16_t mapped_bf16 __attribute__((aligned(1)));
+
 static inline float bf16_to_f32(uint16_t x)
 {
     uint32_t u = (uint32_t)x << 16;

@@ -56,4 +56,7 @@ calla_status model_config_read(const char *dir, model_config *config, calla_erro
  * mlp.shared_expert_gate, else 4). `stem` is the tensor name without ".weight". */
 int quantized_bits(const char *stem);
 
+/* Whether a tensor belongs to the vision tower or the draft head (MODEL.md 2.1, 2.2): skipped. */
+bool is_skipped_name(const char *name);
+
 #endif

@@ -12,10 +12,10 @@ enum { TENSOR_MAX_DIMS = 8 };
 typedef struct tensor {
     const char *name;
     tensor_dtype dtype;
-    char dtype_name[8]; /* as written in the file */
+    char dtype_name[16];            /* as written in the file */
     int32_t n_dims;
     int64_t shape[TENSOR_MAX_DIMS]; /* [n_dims] */
-    const unsigned char *data;      /* into the map, [n_bytes] */
+    const unsigned char *data;      /* into the map, [n_bytes]; no alignment, see below */
     size_t n_bytes;
     int32_t file;   /* index into tensor_set.files */
     bool used;      /* taken by tensor_set_take */
@@ -23,10 +23,12 @@ typedef struct tensor {
 
 typedef struct tensor_file {
     char *name; /* within the directory */
+    char *path; /* for messages */
     mapped_file map;
 } tensor_file;
 
 typedef struct tensor_set {
+    char *dir;
     tensor *tensors; /* [n_tensors], ascending by name */
     int32_t n_tensors;
     tensor_file *files; /* [n_files] */
@@ -36,15 +38,21 @@ typedef struct tensor_set {
 /* Opens dir/model.safetensors.index.json and its shards, or dir/model.safetensors. Refuses: headers
  * that are truncated, absurdly long or not the expected JSON; unknown keys; shapes whose product
  * overflows; byte counts that do not match dtype and shape; ranges that leave the file, overlap or
- * leave gaps; data not aligned to its element; duplicate names; index entries without their tensor
+ * leave gaps; offsets that are no multiple of the element; duplicate names; index entries without their tensor
  * and tensors without their entry; shard names that leave the directory. */
 calla_status tensor_set_open(const char *dir, tensor_set *set, calla_error *err);
 void tensor_set_close(tensor_set *set);
 
-/* Parses one file's header in memory (also the fuzz target's entry): appends to *tensors. */
+/* Parses one file's header in memory (also the fuzz target's entry): appends to *tensors, which the
+ * caller frees with tensors_free, after a failure too.
+ *
+ * Offsets are relative to the end of the header, whose length may be any number: MLX writes it
+ * unpadded, so a tensor of a real checkpoint may begin at an odd address. */
 calla_status safetensors_parse(const unsigned char *data, size_t n_bytes, const char *path,
                                int32_t file, tensor **tensors, int32_t *n_tensors,
                                size_t *capacity, calla_error *err);
+
+void tensors_free(tensor *tensors, int32_t n_tensors);
 
 /* By name; NULL if absent. */
 const tensor *tensor_set_find(const tensor_set *set, const char *name);

@@ -3,6 +3,7 @@
 #ifndef CALLA_MODEL_WEIGHTS_H
 #define CALLA_MODEL_WEIGHTS_H
 
+#include "base/numbers.h"
 #include "model/config.h"
 #include "model/safetensors.h"
 
@@ -17,8 +18,8 @@ typedef enum matrix_format {
 typedef struct matrix {
     matrix_format format;
     int32_t rows, cols;
-    const void *codes;
-    const uint16_t *scales, *biases; /* [rows][cols/64] bf16 */
+    const void *codes;                  /* no alignment */
+    const mapped_bf16 *scales, *biases; /* [rows][cols/64] */
 } matrix;
 
 /* Bytes of one row of codes. */
@@ -61,7 +62,7 @@ static inline matrix expert_matrix(const expert_matrices *m, int32_t expert)
 
 /* A small vector, bf16 or f32 in the file. */
 typedef struct vector_view {
-    const void *data;
+    const void *data; /* no alignment: read with vector_at */
     int32_t n;
     bool is_f32; /* else bf16 */
 } vector_view;
