@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum {
-    MAX_CONFIG_BYTES = 4 << 20,
+    MAX_CONFIG_BYTES = 1 << 20,
     MAX_WIDTH = 1 << 16, /* hidden and expert widths */
     MAX_HEADS = 1 << 10,
     MAX_VOCABULARY = 1 << 24,

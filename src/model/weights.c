@@ -79,13 +79,14 @@ static calla_status take_fused_experts(const loader *l, const char *prefix, cons
                                        expert_matrices *m)
 {
     char name[MAX_NAME];
-    bool down = p->rows == l->w->config.hidden_size && strstr(p->stem, "down_proj");
+    bool down = p->offset == offsetof(layer_weights, moe.down);
     snprintf(name, sizeof name, "%smlp.experts.%s", prefix, down ? "down_proj" : "gate_up_proj");
     m->row_stride = down ? p->rows : 2 * (int64_t)p->rows;
     m->first = (matrix){.format = MATRIX_BF16, .rows = p->rows, .cols = p->cols};
     int64_t shape[3] = {l->w->config.n_experts, m->row_stride, p->cols};
     CALLA_TRY(take(l, name, "", DTYPE_BF16, 3, shape, &m->first.codes));
-    if (strstr(p->stem, "up_proj")) m->first = matrix_rows(&m->first, p->rows, p->rows);
+    bool up = p->offset == offsetof(layer_weights, moe.up);
+    if (up) m->first = matrix_rows(&m->first, p->rows, p->rows);
     return CALLA_OK;
 }
 
