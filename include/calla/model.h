@@ -181,6 +181,22 @@ CALLA_API calla_status calla_checkpoint_inspect(const char *dir, calla_checkpoin
 CALLA_API calla_status calla_engine_plan(const char *dir, const calla_engine_options *options,
                                          calla_memory_plan *plan, calla_error *err);
 
+/* ---- the machine ---- */
+
+enum { CALLA_MAX_CPU_FEATURES = 16 };
+
+typedef struct calla_machine_info {
+    char cpu[128];        /* the processor's name */
+    int32_t n_processors; /* this process may run on */
+    const char *cpu_features[CALLA_MAX_CPU_FEATURES]; /* [n_cpu_features] "avx2" ..., static storage:
+                             what kernels may use, the operating system permitting */
+    int32_t n_cpu_features;
+    int64_t ram_bytes;           /* of the machine, or the container's limit; 0 = not known */
+    int64_t ram_available_bytes; /* of it, usable now without swapping, page cache included */
+} calla_machine_info;
+
+CALLA_API void calla_machine_get_info(calla_machine_info *info);
+
 /* ---- writing checkpoints ---- */
 
 typedef struct calla_write_options {
