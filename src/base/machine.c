@@ -38,7 +38,8 @@ void calla_machine_get_info(calla_machine_info *info)
     if (!read_field("/proc/cpuinfo", "model name", info->cpu, sizeof info->cpu))
         snprintf(info->cpu, sizeof info->cpu, "unknown processor");
     uint32_t features = cpu_features();
-    _Static_assert(N_CPU_FEATURES <= CALLA_MAX_CPU_FEATURES, "cpu_features[] holds them all");
+    _Static_assert((int)N_CPU_FEATURES <= (int)CALLA_MAX_CPU_FEATURES,
+                   "cpu_features[] holds them all");
     for (int i = 0; i < N_CPU_FEATURES; i++) {
         if (features >> i & 1) info->cpu_features[info->n_cpu_features++] = cpu_feature_name(i);
     }

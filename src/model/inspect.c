@@ -50,7 +50,7 @@ static void fill_info(const model_weights *w, bool has_tokenizer, calla_checkpoi
 }
 
 calla_status calla_checkpoint_inspect(const char *dir, calla_checkpoint_info *info,
-                                      calla_tensor_fn tensor, void *user, calla_error *err)
+                                      calla_tensor_fn report, void *user, calla_error *err)
 {
     model_weights w;
     CALLA_TRY(model_weights_open(dir, &w, err));
@@ -60,7 +60,7 @@ calla_status calla_checkpoint_inspect(const char *dir, calla_checkpoint_info *in
         status = error_set(err, CALLA_ERR_MEMORY, "%s: no memory for a file name", dir);
     } else {
         fill_info(&w, file_exists(tokenizer), info);
-        if (tensor) report_tensors(&w.tensors, tensor, user);
+        if (report) report_tensors(&w.tensors, report, user);
     }
     free(tokenizer);
     model_weights_close(&w);
