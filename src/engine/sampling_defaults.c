@@ -1,8 +1,8 @@
 /* calla_sampling_defaults: generation_config.json (MODEL.md 1.4). */
 #include "base/file.h"
+#include "base/json.h"
 #include "engine/sampler.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 
 /* A number if the key is present; *value is untouched if it is absent or null. */
@@ -60,12 +60,11 @@ calla_status calla_sampling_defaults(const char *dir, calla_sampling *sampling, 
     char *path = path_join(dir, "generation_config.json");
     if (!path) return error_set(err, CALLA_ERR_MEMORY, "%s: no memory for a path", dir);
     if (file_exists(path)) {
-        json_error_t where;
         CALLA_TRY_GOTO(file_read(path, 1 << 20, &text, &n_bytes, err), done);
-        root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &where);
-        if (!json_is_object(root)) {
-            status = error_set(err, CALLA_ERR_INPUT, "%s: not a JSON object: %s", path,
-                               root ? "another value" : where.text);
+        CALLA_TRY_GOTO(json_parse_text(text, n_bytes, path, &root, err), done);
+        if (!json_is_mapping(root)) {
+            status = error_set(err, CALLA_ERR_INPUT, "%s: %s where an object was expected", path,
+                               json_kind_name(root));
             goto done;
         }
         CALLA_TRY_GOTO(read_all(root, path, &s, err), done);

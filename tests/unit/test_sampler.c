@@ -436,7 +436,7 @@ static void defaults_come_from_generation_config(void **state)
         {"{\"top_k\": 1.5}", "top_k is not a whole number"},
         {"{\"top_k\": -1}", "top_k is -1"},
         {"{\"do_sample\": 3}", "do_sample is not true or false"},
-        {"[1]", "not a JSON object"},
+        {"[1]", "an array where an object was expected"},
         {"{\"top_k\": ", "generation_config.json"},
     };
     p.top_k = 1234;

@@ -1,0 +1,281 @@
+#include "engine/engine.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/memory.h"
+#include "base/threads.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- options ---- */
+
+static calla_status check_count(const char *name, int32_t value, int32_t high, calla_error *err)
+{
+    if (value >= 0 && value <= high) return CALLA_OK;
+    return error_set(err, CALLA_ERR_INPUT, "%s is %d, outside 1 ... %d", name, value, high);
+}
+
+/* Defaults filled in and ranges checked; n_snapshots is left to plan_backend. */
+static calla_status resolve_options(const model_config *config, const calla_engine_options *o,
+                                    backend_options *b, calla_error *err)
+{
+    CALLA_TRY(check_count("n_threads", o->n_threads, 1024, err));
+    CALLA_TRY(check_count("n_sessions", o->n_sessions, 1024, err));
+    CALLA_TRY(check_count("prefill_chunk", o->prefill_chunk, 65536, err));
+    if (o->n_ctx < 0 || o->n_ctx > config->max_positions)
+        return error_set(err, CALLA_ERR_INPUT,
+                         "a context of %d tokens asked for, the model allows 1 to %d", o->n_ctx,
+                         config->max_positions);
+    int32_t n_ctx =
+        config->max_positions < DEFAULT_CONTEXT ? config->max_positions : DEFAULT_CONTEXT;
+    *b = (backend_options){
+        .isa = o->isa && strcmp(o->isa, "auto") != 0 ? o->isa : NULL,
+        .kv_f32 = o->kv == CALLA_KV_F32,
+        .kv_fp16 = o->kv == CALLA_KV_FP16,
+        .n_threads = o->n_threads ? o->n_threads : usable_processors(),
+        .n_ctx = o->n_ctx ? o->n_ctx : n_ctx,
+        .n_sequences = o->n_sessions ? o->n_sessions : 1,
+        .prefill_chunk = o->prefill_chunk ? o->prefill_chunk : DEFAULT_PREFILL_CHUNK,
+    };
+    return CALLA_OK;
+}
+
+static int64_t session_bytes(int32_t n_ctx, int32_t n_vocab)
+{
+    return (int64_t)n_ctx * 4 + (int64_t)n_vocab * 4 + token_counts_bytes(n_vocab);
+}
+
+static int64_t plan_sum(const calla_memory_plan *p)
+{
+    return p->weights_bytes + p->prepared_bytes + p->kv_bytes + p->state_bytes + p->snapshot_bytes +
+           p->scratch_bytes;
+}
+
+/* The plan of backend and engine together; sets b->n_snapshots to what the budget holds. What a
+ * snapshot takes is the backend's knowledge: the difference it makes to its plan. */
+static calla_status plan_backend(const backend_ops *ops, const model_weights *weights,
+                                 int64_t budget, backend_options *b, calla_memory_plan *plan,
+                                 calla_error *err)
+{
+    int32_t n_vocab = weights->config.n_vocab;
+    int64_t slot_bytes = snapshot_slot_bytes(b->n_ctx, n_vocab);
+    if (budget == 0) budget = DEFAULT_SNAPSHOT_BYTES;
+    b->n_snapshots = 0;
+    CALLA_TRY(ops->plan(weights, b, plan, err));
+    if (budget > 0) {
+        calla_memory_plan with_one;
+        b->n_snapshots = 1;
+        CALLA_TRY(ops->plan(weights, b, &with_one, err));
+        int64_t n = budget / (plan_sum(&with_one) - plan_sum(plan) + slot_bytes);
+        b->n_snapshots = n < 1 ? 1 : n > MAX_SNAPSHOTS ? MAX_SNAPSHOTS : (int32_t)n;
+        CALLA_TRY(ops->plan(weights, b, plan, err));
+    }
+    plan->snapshot_bytes += b->n_snapshots * slot_bytes;
+    plan->scratch_bytes +=
+        sampler_bytes(n_vocab) + b->n_sequences * session_bytes(b->n_ctx, n_vocab);
+    plan->total_bytes = plan_sum(plan);
+    return CALLA_OK;
+}
+
+/* ---- which backend ---- */
+
+/* Calls `try` for the backend named, or for each until one succeeds; the last one's error stands.
+ */
+typedef calla_status (*try_backend_fn)(void *context, const backend_ops *ops, calla_error *err);
+
+static calla_status choose_backend(const backend_ops *const *candidates, const char *name,
+                                   try_backend_fn try, void *context, calla_error *err)
+{
+    bool any = !name || strcmp(name, "auto") == 0;
+    char names[256] = "auto";
+    calla_status status = CALLA_ERR_UNSUPPORTED;
+    bool tried = false;
+    for (int i = 0; candidates[i]; i++) {
+        size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, ", %s", candidates[i]->name);
+        if (!any && strcmp(name, candidates[i]->name) != 0) continue;
+        tried = true;
+        status = try(context, candidates[i], err);
+        if (status == CALLA_OK) break;
+    }
+    if (!tried)
+        return error_set(err, CALLA_ERR_UNSUPPORTED, "backend '%s' is not one of this build's: %s",
+                         name ? name : "auto", names);
+    return status;
+}
+
+/* ---- engine ---- */
+
+typedef struct open_context {
+    calla_engine *engine;
+    int64_t snapshot_budget;
+} open_context;
+
+static calla_status open_backend(void *context, const backend_ops *ops, calla_error *err)
+{
+    open_context *c = context;
+    calla_engine *e = c->engine;
+    CALLA_TRY(
+        plan_backend(ops, &e->weights, c->snapshot_budget, &e->options, &e->info.memory, err));
+    CALLA_TRY(ops->open(&e->weights, &e->options, &e->backend, err));
+    e->ops = ops;
+    return CALLA_OK;
+}
+
+static void set_stride(calla_engine *e, int32_t asked)
+{
+    int64_t grid = e->capabilities.snapshot_grid;
+    int64_t stride = asked == 0 ? DEFAULT_SNAPSHOT_STRIDE : asked < 0 ? 0 : asked;
+    e->snapshot_stride = (stride + grid - 1) / grid * grid;
+}
+
+static void set_info(calla_engine *e)
+{
+    const model_config *c = &e->weights.config;
+    calla_memory_plan memory = e->info.memory;
+    e->info = (calla_engine_info){
+        .backend = e->ops->name,
+        .isa = e->ops->isa(e->backend),
+        .n_threads = e->options.n_threads,
+        .n_ctx = e->options.n_ctx,
+        .n_vocab = c->n_vocab,
+        .n_vocab_tokens = e->vocabulary.n_tokens,
+        .n_layers = c->n_layers,
+        .hidden_size = c->hidden_size,
+        .memory = memory,
+    };
+}
+
+calla_status engine_create(const backend_ops *const *candidates, model_weights *weights,
+                           engine_vocabulary vocabulary, const calla_engine_options *options,
+                           calla_engine **out, calla_error *err)
+{
+    calla_status status = CALLA_OK;
+    calla_engine *e = calloc(1, sizeof *e);
+    if (!e) {
+        model_weights_close(weights);
+        return error_set(err, CALLA_ERR_MEMORY, "no memory for an engine");
+    }
+    e->weights = *weights;
+    e->vocabulary = vocabulary;
+    CALLA_TRY_GOTO(resolve_options(&e->weights.config, options, &e->options, err), fail);
+    open_context context = {e, options->snapshot_bytes};
+    CALLA_TRY_GOTO(choose_backend(candidates, options->backend, open_backend, &context, err), fail);
+    e->ops->capabilities(e->backend, &e->capabilities);
+    assert(!e->capabilities.samples_on_device); /* sessions sample from the step's logits */
+    set_stride(e, options->snapshot_stride);
+    set_info(e);
+    CALLA_TRY_GOTO(sampler_init(&e->sampler, vocabulary.n_tokens, err), fail);
+    CALLA_TRY_GOTO(snapshot_store_init(&e->snapshots, e->ops, e->backend, e->options.n_snapshots,
+                                       e->options.n_ctx, e->info.n_vocab, err),
+                   fail);
+    *out = e;
+    return CALLA_OK;
+fail:
+    calla_engine_close(e);
+    return status;
+}
+
+void calla_engine_close(calla_engine *e)
+{
+    if (!e) return;
+    snapshot_store_deinit(&e->snapshots);
+    sampler_deinit(&e->sampler);
+    if (e->backend) e->ops->close(e->backend);
+    model_weights_close(&e->weights);
+    free(e);
+}
+
+void calla_engine_get_info(const calla_engine *e, calla_engine_info *info)
+{
+    *info = e->info;
+}
+
+/* ---- opening a directory ---- */
+
+/* Without tokenizer.json every row of the logits counts as a token. */
+static calla_status read_vocabulary(const char *dir, int32_t n_vocab, engine_vocabulary *v,
+                                    calla_error *err)
+{
+    *v = (engine_vocabulary){.n_tokens = n_vocab, .turn_token = -1};
+    char *path = path_join(dir, "tokenizer.json");
+    if (!path) return error_set(err, CALLA_ERR_MEMORY, "%s: no memory for a path", dir);
+    bool exists = file_exists(path);
+    free(path);
+    if (!exists) return CALLA_OK;
+    calla_tokenizer *t;
+    CALLA_TRY(calla_tokenizer_open(dir, &t, err));
+    v->n_tokens = calla_tokenizer_n_tokens(t);
+    v->turn_token = calla_tokenizer_find(t, "<|im_start|>");
+    calla_tokenizer_close(t);
+    if (v->n_tokens > 0 && v->n_tokens <= n_vocab) return CALLA_OK;
+    return error_set(err, CALLA_ERR_INPUT, "%s: the tokenizer has %d tokens, the model %d", dir,
+                     v->n_tokens, n_vocab);
+}
+
+calla_status calla_engine_open(const char *dir, const calla_engine_options *options,
+                               calla_engine **engine, calla_error *err)
+{
+    int64_t start_ns = clock_ns();
+    const calla_engine_options none = {0};
+    if (!options) options = &none;
+    model_weights weights;
+    engine_vocabulary vocabulary;
+    if (options->progress) options->progress(options->progress_user, "opening", 0, 2);
+    CALLA_TRY(model_weights_open(dir, &weights, err));
+    calla_status status = read_vocabulary(dir, weights.config.n_vocab, &vocabulary, err);
+    if (status != CALLA_OK) {
+        model_weights_close(&weights);
+        return status;
+    }
+    if (options->progress) options->progress(options->progress_user, "opening", 1, 2);
+    calla_engine *e;
+    CALLA_TRY(engine_create(backends, &weights, vocabulary, options, &e, err));
+    if (options->progress) options->progress(options->progress_user, "opening", 2, 2);
+    e->info.load_ns = clock_ns() - start_ns;
+    *engine = e;
+    return CALLA_OK;
+}
+
+/* ---- plan ---- */
+
+typedef struct plan_context {
+    const model_weights *weights;
+    int64_t snapshot_budget;
+    backend_options options;
+    calla_memory_plan plan;
+} plan_context;
+
+static calla_status try_plan(void *context, const backend_ops *ops, calla_error *err)
+{
+    plan_context *c = context;
+    return plan_backend(ops, c->weights, c->snapshot_budget, &c->options, &c->plan, err);
+}
+
+calla_status calla_engine_plan(const char *dir, const calla_engine_options *options,
+                               calla_memory_plan *plan, calla_error *err)
+{
+    calla_status status = CALLA_OK;
+    const calla_engine_options none = {0};
+    if (!options) options = &none;
+    model_weights weights;
+    CALLA_TRY(model_weights_open(dir, &weights, err));
+    plan_context c = {.weights = &weights, .snapshot_budget = options->snapshot_bytes};
+    CALLA_TRY_GOTO(resolve_options(&weights.config, options, &c.options, err), done);
+    CALLA_TRY_GOTO(choose_backend(backends, options->backend, try_plan, &c, err), done);
+    *plan = c.plan;
+done:
+    model_weights_close(&weights);
+    return status;
+}
+
+const char *const *calla_isa_names(void)
+{
+    static const char *const automatic[] = {"auto", NULL};
+    for (int i = 0; backends[i]; i++)
+        if (backends[i]->isa_names) return backends[i]->isa_names();
+    return automatic;
+}

@@ -1,0 +1,54 @@
+/* What calla_engine and calla_session are made of. */
+#ifndef CALLA_ENGINE_ENGINE_H
+#define CALLA_ENGINE_ENGINE_H
+
+#include "engine/backend.h"
+#include "engine/sampler.h"
+#include "engine/snapshots.h"
+
+enum {
+    DEFAULT_CONTEXT = 8192,
+    DEFAULT_PREFILL_CHUNK = 512,
+    DEFAULT_SNAPSHOT_STRIDE = 2048,
+    MAX_SNAPSHOTS = 64, /* however small they are */
+};
+#define DEFAULT_SNAPSHOT_BYTES ((int64_t)512 << 20)
+
+/* What tokenizer.json says about ids. */
+typedef struct engine_vocabulary {
+    int32_t n_tokens;   /* ids below this can be sampled */
+    int32_t turn_token; /* `<|im_start|>`, or -1 */
+} engine_vocabulary;
+
+struct calla_engine {
+    model_weights weights;
+    const backend_ops *ops;
+    backend *backend;
+    backend_capabilities capabilities;
+    backend_options options;
+    int64_t snapshot_stride; /* 0 = no snapshots on a grid */
+    engine_vocabulary vocabulary;
+    snapshot_store snapshots;
+    sampler sampler; /* scratch shared by the sessions */
+    calla_engine_info info;
+};
+
+/* calla_engine_open with the backends to choose from (NULL-terminated) and weights already opened,
+ * which the engine takes over, in failure too. */
+calla_status engine_create(const backend_ops *const *candidates, model_weights *weights,
+                           engine_vocabulary vocabulary, const calla_engine_options *options,
+                           calla_engine **out, calla_error *err);
+
+struct calla_session {
+    calla_engine *engine;
+    backend_sequence *sequence;
+    int32_t *tokens;        /* [n_tokens] the timeline, room for n_ctx */
+    int64_t n_tokens;       /* the sequence holds all of them, or all but the one sampled last */
+    bool decoded;           /* the sequence's state is partly from decode steps */
+    bool has_logits;        /* `logits` are those after the last of all n_tokens */
+    float *logits;          /* [n_vocab] */
+    token_counts generated; /* since the last sync */
+    void *memory;
+};
+
+#endif

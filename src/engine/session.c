@@ -1,0 +1,383 @@
+/* calla_session: what to reuse, rewind or compute. */
+#include "engine/engine.h"
+
+#include "base/clock.h"
+#include "base/memory.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Most bytes of logits calla_session_score holds at a time. */
+#define SCORE_BYTES ((int64_t)256 << 20)
+
+/* ---- create and free ---- */
+
+static void take_arrays(calla_session *s, arena *a)
+{
+    s->tokens = arena_take(a, (size_t)s->engine->info.n_ctx, sizeof *s->tokens);
+    s->logits = arena_take(a, (size_t)s->engine->info.n_vocab, sizeof *s->logits);
+}
+
+calla_status calla_session_create(calla_engine *engine, calla_session **session, calla_error *err)
+{
+    calla_status status = CALLA_OK;
+    arena a = {0};
+    calla_session *s = calloc(1, sizeof *s);
+    if (!s) return error_set(err, CALLA_ERR_MEMORY, "no memory for a session");
+    s->engine = engine;
+    take_arrays(s, &a);
+    CALLA_TRY_GOTO(arena_allocate(&a, "session", err), fail);
+    s->memory = a.memory;
+    take_arrays(s, &a);
+    CALLA_TRY_GOTO(token_counts_init(&s->generated, engine->info.n_vocab, err), fail);
+    CALLA_TRY_GOTO(engine->ops->sequence_create(engine->backend, &s->sequence, err), fail);
+    *session = s;
+    return CALLA_OK;
+fail:
+    calla_session_free(s);
+    return status;
+}
+
+void calla_session_free(calla_session *s)
+{
+    if (!s) return;
+    if (s->sequence) s->engine->ops->sequence_free(s->engine->backend, s->sequence);
+    token_counts_deinit(&s->generated);
+    mem_free(s->memory);
+    free(s);
+}
+
+const int32_t *calla_session_tokens(const calla_session *s, int64_t *n_tokens)
+{
+    *n_tokens = s->n_tokens;
+    return s->tokens;
+}
+
+/* ---- the sequence ---- */
+
+/* Tokens whose effect the sequence's state holds. */
+static int64_t n_run(const calla_session *s)
+{
+    return s->engine->ops->sequence_length(s->engine->backend, s->sequence);
+}
+
+static void empty(calla_session *s)
+{
+    s->engine->ops->sequence_reset(s->engine->backend, s->sequence);
+    s->n_tokens = 0;
+    s->decoded = s->has_logits = false;
+}
+
+static bool is_cancelled(const calla_control *control)
+{
+    return control && control->cancel &&
+           atomic_load_explicit(control->cancel, memory_order_relaxed);
+}
+
+static calla_status cancelled(calla_error *err)
+{
+    return error_set(err, CALLA_ERR_CANCELLED, "cancelled");
+}
+
+/* A caller's progress, counted over several calls to the backend. */
+typedef struct progress_part {
+    const calla_control *control;
+    int64_t base, total;
+} progress_part;
+
+static void report_part(void *user, int64_t done, int64_t total)
+{
+    progress_part *p = user;
+    (void)total;
+    p->control->progress(p->control->user, p->base + done, p->total);
+}
+
+/* Prefills from where the sequence stands to tokens[to); logits as in backend_ops.prefill.
+ * Snapshots make way when KV blocks run out. */
+static calla_status prefill(calla_session *s, const int32_t *tokens, int64_t to, logits_mode mode,
+                            float *logits, const progress_part *progress, calla_error *err)
+{
+    calla_engine *e = s->engine;
+    const calla_control *outer = progress->control;
+    int64_t first = n_run(s);
+    for (;;) {
+        int64_t from = n_run(s);
+        progress_part part = {outer, progress->base + from - first, progress->total};
+        calla_control control = {.cancel = outer ? outer->cancel : NULL,
+                                 .progress = outer && outer->progress ? report_part : NULL,
+                                 .user = &part};
+        float *rows = mode == LOGITS_ALL ? logits + (from - first) * e->info.n_vocab : logits;
+        calla_status status = e->ops->prefill(e->backend, s->sequence, tokens + from, to - from,
+                                              mode, rows, &control, err);
+        int64_t reached = n_run(s);
+        memcpy(s->tokens + from, tokens + from, (size_t)(reached - from) * sizeof *tokens);
+        s->n_tokens = reached;
+        s->has_logits = false;
+        if (status != CALLA_ERR_MEMORY) return status;
+        if (!snapshot_store_evict(&e->snapshots)) return status;
+    }
+}
+
+/* ---- sync ---- */
+
+static void keep_logits(calla_session *s, const float *logits)
+{
+    memcpy(s->logits, logits, (size_t)s->engine->info.n_vocab * sizeof *logits);
+    s->has_logits = true;
+}
+
+static calla_status check_tokens(const calla_session *s, const int32_t *tokens, int64_t n_tokens,
+                                 calla_error *err)
+{
+    const calla_engine_info *info = &s->engine->info;
+    if (n_tokens < 1) return error_set(err, CALLA_ERR_INPUT, "the prompt has no tokens");
+    if (n_tokens > info->n_ctx)
+        return error_set(err, CALLA_ERR_CONTEXT, "the prompt has %lld tokens, the context holds %d",
+                         (long long)n_tokens, info->n_ctx);
+    for (int64_t i = 0; i < n_tokens; i++)
+        if (tokens[i] < 0 || tokens[i] >= info->n_vocab)
+            return error_set(err, CALLA_ERR_INPUT,
+                             "token %lld of the prompt is %d, outside 0 ... %d", (long long)i,
+                             tokens[i], info->n_vocab - 1);
+    return CALLA_OK;
+}
+
+/* Whether the session's own state leads to tokens[n_tokens]. */
+static bool can_extend(const calla_session *s, const int32_t *tokens, int64_t n_tokens)
+{
+    int64_t n = n_run(s);
+    if (n > n_tokens || (n == n_tokens && !(s->has_logits && s->n_tokens == n))) return false;
+    return memcmp(s->tokens, tokens, (size_t)n * sizeof *tokens) == 0;
+}
+
+/* Brings the sequence to the deepest reusable prefix of tokens. */
+static void rewind_to_prefix(calla_session *s, const int32_t *tokens, int64_t n_tokens)
+{
+    calla_engine *e = s->engine;
+    snapshot_slot *slot = snapshot_store_find(&e->snapshots, tokens, n_tokens);
+    bool extend = can_extend(s, tokens, n_tokens);
+    int64_t own = extend ? n_run(s) : 0, kept = slot ? slot->n_tokens : 0;
+    if (slot && (kept > own || (kept == own && s->decoded))) {
+        e->ops->snapshot_restore(e->backend, slot->state, s->sequence);
+        memcpy(s->tokens, slot->tokens, (size_t)kept * sizeof *tokens);
+        s->n_tokens = kept;
+        s->decoded = false;
+        s->has_logits = false;
+        if (slot->has_logits) keep_logits(s, slot->logits);
+        snapshot_store_touch(&e->snapshots, slot);
+    } else if (!extend) {
+        empty(s);
+    } else if (s->n_tokens > own) { /* a sampled token that was never run */
+        s->n_tokens = own;
+        s->has_logits = false;
+    }
+}
+
+/* Where in (from, n_tokens) the prefill of a prompt pauses for a snapshot. */
+typedef struct snapshot_points {
+    int64_t step; /* multiples of it, 0 = none */
+    int64_t turn; /* and here, 0 = nowhere */
+} snapshot_points;
+
+static snapshot_points plan_points(const calla_engine *e, const int32_t *tokens, int64_t from,
+                                   int64_t n_tokens)
+{
+    snapshot_points p = {0};
+    if (e->snapshots.n_slots == 0) return p;
+    /* At most half of the slots for the grid, so that one long prompt does not push out the rest.
+     */
+    int64_t n_most = e->snapshots.n_slots / 2, stride = e->snapshot_stride;
+    if (n_most > 0 && stride > 0) {
+        int64_t n_points = (n_tokens - 1) / stride - from / stride;
+        p.step = stride * ((n_points + n_most - 1) / n_most);
+    }
+    if (e->snapshots.n_slots > 1 && e->vocabulary.turn_token >= 0) {
+        int64_t i = n_tokens - 1;
+        while (i > from && tokens[i] != e->vocabulary.turn_token) i--;
+        if (i > from) p.turn = i / e->capabilities.snapshot_grid * e->capabilities.snapshot_grid;
+    }
+    return p;
+}
+
+static int64_t next_point(const snapshot_points *p, int64_t from, int64_t n_tokens)
+{
+    int64_t next = n_tokens;
+    if (p->step > 0 && (from / p->step + 1) * p->step < next) next = (from / p->step + 1) * p->step;
+    if (p->turn > from && p->turn < next) next = p->turn;
+    return next;
+}
+
+static calla_status run_prompt(calla_session *s, const int32_t *tokens, int64_t n_tokens,
+                               const calla_control *control, calla_error *err)
+{
+    calla_engine *e = s->engine;
+    int64_t from = n_run(s), grid = e->capabilities.snapshot_grid;
+    snapshot_points points = plan_points(e, tokens, from, n_tokens);
+    progress_part progress = {control, 0, n_tokens - from};
+    for (int64_t at = from; at < n_tokens;) {
+        int64_t to = next_point(&points, at, n_tokens);
+        bool last = to == n_tokens;
+        progress.base = at - from;
+        CALLA_TRY(prefill(s, tokens, to, last ? LOGITS_LAST : LOGITS_NONE, last ? s->logits : NULL,
+                          &progress, err));
+        if (last) {
+            CALLA_TRY(logits_check(s->logits, e->info.n_vocab, n_tokens - 1, err));
+            s->has_logits = true;
+        }
+        if (!s->decoded && to % grid == 0)
+            snapshot_store_keep(&e->snapshots, s->sequence, tokens, to, last ? s->logits : NULL);
+        at = to;
+    }
+    return CALLA_OK;
+}
+
+calla_status calla_session_sync(calla_session *s, const int32_t *tokens, int64_t n_tokens,
+                                const calla_control *control, calla_sync_stats *stats,
+                                calla_error *err)
+{
+    CALLA_TRY(check_tokens(s, tokens, n_tokens, err));
+    rewind_to_prefix(s, tokens, n_tokens);
+    token_counts_clear(&s->generated);
+    int64_t n_reused = n_run(s), start_ns = clock_ns();
+    calla_status status = run_prompt(s, tokens, n_tokens, control, err);
+    if (status == CALLA_ERR_NUMERIC || status == CALLA_ERR_DEVICE) empty(s);
+    if (status == CALLA_OK && stats)
+        *stats = (calla_sync_stats){.n_tokens = (int32_t)n_tokens,
+                                    .n_reused = (int32_t)n_reused,
+                                    .n_prefill = (int32_t)(n_tokens - n_reused),
+                                    .prefill_ns = clock_ns() - start_ns};
+    return status;
+}
+
+/* ---- decode ---- */
+
+/* Runs `token` as a decode step. *logits are the backend's until its next call. */
+static calla_status step(calla_session *s, int32_t token, const calla_control *control,
+                         const float **logits, calla_error *err)
+{
+    calla_engine *e = s->engine;
+    int64_t before = n_run(s);
+    if (is_cancelled(control)) return cancelled(err);
+    step_request request = {.sequence = s->sequence, .token = token};
+    step_result result;
+    calla_status status;
+    do {
+        status = e->ops->step_submit(e->backend, &request, 1, err);
+        if (status == CALLA_OK) status = e->ops->step_wait(e->backend, &result, 1, control, err);
+    } while (status == CALLA_ERR_MEMORY && n_run(s) == before &&
+             snapshot_store_evict(&e->snapshots));
+    if (status == CALLA_OK) status = logits_check(result.logits, e->info.n_vocab, before, err);
+    if (status == CALLA_OK) {
+        s->decoded = true;
+        *logits = result.logits;
+    } else if (status == CALLA_ERR_NUMERIC || n_run(s) != before) {
+        empty(s);
+    }
+    return status;
+}
+
+/* Runs the token sampled last, if it was not yet. */
+static calla_status run_pending(calla_session *s, const calla_control *control,
+                                const float **logits, calla_error *err)
+{
+    if (s->n_tokens == n_run(s)) return CALLA_OK;
+    assert(s->n_tokens == n_run(s) + 1);
+    return step(s, s->tokens[s->n_tokens - 1], control, logits, err);
+}
+
+static calla_status check_room(const calla_session *s, calla_error *err)
+{
+    if (s->n_tokens < s->engine->info.n_ctx) return CALLA_OK;
+    return error_set(err, CALLA_ERR_CONTEXT,
+                     "the timeline has %lld tokens, the context holds %d: no room for another",
+                     (long long)s->n_tokens, s->engine->info.n_ctx);
+}
+
+calla_status calla_session_next(calla_session *s, const calla_sampling *sampling,
+                                const calla_control *control, calla_sampled *sampled,
+                                calla_error *err)
+{
+    calla_engine *e = s->engine;
+    CALLA_TRY(sampling_check(sampling, e->vocabulary.n_tokens, err));
+    CALLA_TRY(check_room(s, err));
+    if (is_cancelled(control)) return cancelled(err);
+    const float *logits = s->has_logits ? s->logits : NULL;
+    CALLA_TRY(run_pending(s, control, &logits, err));
+    if (!logits)
+        return error_set(err, CALLA_ERR_INPUT,
+                         "nothing to sample from: the session's prompt was not run to its end");
+    calla_sampled out;
+    calla_status status =
+        sampler_choose(&e->sampler, logits, sampling, &s->generated, s->n_tokens, &out, err);
+    if (status != CALLA_OK) { /* the caller may try again with other parameters */
+        if (logits != s->logits) keep_logits(s, logits);
+        return status;
+    }
+    s->tokens[s->n_tokens++] = out.token;
+    s->has_logits = false;
+    token_counts_add(&s->generated, out.token);
+    *sampled = out;
+    return CALLA_OK;
+}
+
+calla_status calla_session_append(calla_session *s, int32_t token, const calla_control *control,
+                                  float *logits, calla_error *err)
+{
+    int32_t n_vocab = s->engine->info.n_vocab;
+    if (token < 0 || token >= n_vocab)
+        return error_set(err, CALLA_ERR_INPUT, "token %d is outside 0 ... %d", token, n_vocab - 1);
+    CALLA_TRY(check_room(s, err));
+    const float *result = NULL;
+    CALLA_TRY(run_pending(s, control, &result, err));
+    if (result) keep_logits(s, result);
+    CALLA_TRY(step(s, token, control, &result, err));
+    s->tokens[s->n_tokens++] = token;
+    keep_logits(s, result);
+    memcpy(logits, result, (size_t)n_vocab * sizeof *result);
+    return CALLA_OK;
+}
+
+/* ---- score ---- */
+
+/* Rows per piece: as many as fit SCORE_BYTES, on a grid the backend's chunks are on too. */
+static int64_t score_rows(const calla_engine *e)
+{
+    int64_t rows = SCORE_BYTES / ((int64_t)e->info.n_vocab * (int64_t)sizeof(float));
+    if (rows > e->options.prefill_chunk) rows = e->options.prefill_chunk;
+    return rows > 64 ? rows / 64 * 64 : rows < 1 ? 1 : rows;
+}
+
+calla_status calla_session_score(calla_session *s, const int32_t *tokens, int64_t n_tokens,
+                                 calla_logits_fn rows, void *user, const calla_control *control,
+                                 calla_error *err)
+{
+    CALLA_TRY(check_tokens(s, tokens, n_tokens, err));
+    calla_status status = CALLA_OK;
+    int64_t n_vocab = s->engine->info.n_vocab, n_rows = score_rows(s->engine);
+    if (n_rows > n_tokens) n_rows = n_tokens;
+    void *memory;
+    CALLA_TRY(mem_alloc((size_t)(n_rows * n_vocab), sizeof(float), "logits", &memory, err));
+    float *logits = memory;
+    empty(s);
+    token_counts_clear(&s->generated);
+    progress_part progress = {control, 0, n_tokens};
+    for (int64_t at = 0; at < n_tokens; at += n_rows) {
+        int64_t to = at + n_rows < n_tokens ? at + n_rows : n_tokens;
+        progress.base = at;
+        CALLA_TRY_GOTO(prefill(s, tokens, to, LOGITS_ALL, logits, &progress, err), done);
+        for (int64_t i = 0; i < to - at; i++)
+            CALLA_TRY_GOTO(logits_check(logits + i * n_vocab, n_vocab, at + i, err), done);
+        if (rows(user, at, to - at, logits) != 0) {
+            status = cancelled(err);
+            goto done;
+        }
+        if (to == n_tokens) {
+            keep_logits(s, logits + (to - at - 1) * n_vocab);
+        }
+    }
+done:
+    if (status == CALLA_ERR_NUMERIC || status == CALLA_ERR_DEVICE) empty(s);
+    mem_free(memory);
+    return status;
+}

@@ -1,0 +1,936 @@
+/* What a session reuses, rewinds and computes, on a backend made for it: the "state" of a sequence
+ * is a hash of its tokens in which decode steps leave another trace than prefill, so that a wrong
+ * or tainted state shows in the logits. */
+#include "base/block_pool.h"
+#include "engine/engine.h"
+#include "support/support.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { VOCAB = 40, REAL_TOKENS = 37, TURN = 36, BLOCK = 4, MAX_BLOCKS = 256, CHUNK = 4 };
+
+/* ---- the backend ---- */
+
+struct backend_sequence {
+    uint64_t hash;
+    int64_t n_tokens;
+    int32_t blocks[MAX_BLOCKS], n_blocks;
+};
+struct backend_snapshot {
+    backend_sequence state;
+};
+struct backend {
+    backend_options options;
+    block_pool pool;
+    int32_t n_sequences, n_snapshots;
+    step_request pending[BACKEND_MAX_SEQUENCES];
+    float logits[VOCAB];
+};
+
+static struct {
+    int32_t n_blocks; /* of the pool */
+    int64_t slot_bytes;
+    int32_t grid;
+    /* what was done */
+    int64_t n_prefilled, n_steps;
+    int64_t ends[256]; /* positions at which snapshots were taken */
+    int32_t n_ends;
+    int32_t n_restored;
+    /* what is to happen */
+    int64_t fail_after; /* fail the prefill that goes beyond, < 0: never */
+    calla_status fail_with;
+    atomic_bool *set_cancel;
+    int64_t set_cancel_at;
+    bool nan_logits, fail_step, dirty_step;
+} fake;
+
+static void counts_reset(void)
+{
+    fake.n_prefilled = fake.n_steps = 0;
+    fake.n_ends = fake.n_restored = 0;
+}
+
+static uint64_t mix(uint64_t hash, uint64_t x)
+{
+    hash = (hash ^ x) * 0x9e3779b97f4a7c15u;
+    return hash ^ hash >> 29;
+}
+
+static void fake_logits(uint64_t hash, float *logits)
+{
+    for (uint64_t i = 0; i < VOCAB; i++) logits[i] = (float)(mix(hash, i) >> 40) / 0x1p22f;
+    if (fake.nan_logits) logits[3] = NAN;
+}
+
+static calla_status fake_plan(const model_weights *w, const backend_options *o,
+                              calla_memory_plan *plan, calla_error *err)
+{
+    if (o->isa && strcmp(o->isa, "none") == 0)
+        return error_set(err, CALLA_ERR_UNSUPPORTED, "no such isa: none");
+    *plan = (calla_memory_plan){.weights_bytes = w->config.n_vocab,
+                                .kv_bytes = 100 * o->n_sequences,
+                                .snapshot_bytes = o->n_snapshots * fake.slot_bytes};
+    return CALLA_OK;
+}
+
+static calla_status fake_open(const model_weights *w, const backend_options *o, backend **out,
+                              calla_error *err)
+{
+    (void)w;
+    backend *b = calloc(1, sizeof *b);
+    assert_non_null(b);
+    b->options = *o;
+    assert_ok(block_pool_init(&b->pool, fake.n_blocks, err), err);
+    *out = b;
+    return CALLA_OK;
+}
+
+static void fake_close(backend *b)
+{
+    assert_int_equal(b->n_sequences, 0);
+    assert_int_equal(b->n_snapshots, 0);
+    assert_int_equal(b->pool.n_free, b->pool.n_blocks);
+    block_pool_deinit(&b->pool);
+    free(b);
+}
+
+static void fake_capabilities(const backend *b, backend_capabilities *out)
+{
+    (void)b;
+    *out = (backend_capabilities){.max_step_sequences = 8, .snapshot_grid = fake.grid};
+}
+
+static const char *fake_isa(const backend *b)
+{
+    return b->options.isa ? b->options.isa : "fake";
+}
+
+static calla_status fake_sequence_create(backend *b, backend_sequence **out, calla_error *err)
+{
+    if (b->n_sequences == b->options.n_sequences)
+        return error_set(err, CALLA_ERR_MEMORY, "%d sequences exist", b->n_sequences);
+    b->n_sequences++;
+    *out = calloc(1, sizeof **out);
+    return CALLA_OK;
+}
+
+static void fake_sequence_reset(backend *b, backend_sequence *s)
+{
+    for (int32_t i = 0; i < s->n_blocks; i++) block_pool_release(&b->pool, s->blocks[i]);
+    *s = (backend_sequence){0};
+}
+
+static void fake_sequence_free(backend *b, backend_sequence *s)
+{
+    fake_sequence_reset(b, s);
+    b->n_sequences--;
+    free(s);
+}
+
+static int64_t fake_sequence_length(const backend *b, const backend_sequence *s)
+{
+    (void)b;
+    return s->n_tokens;
+}
+
+/* Blocks for one token more; a shared block that is not full is replaced by one's own. */
+static calla_status grow(backend *b, backend_sequence *s, calla_error *err)
+{
+    int32_t at = (int32_t)(s->n_tokens / BLOCK);
+    assert_true(at < MAX_BLOCKS);
+    if (at < s->n_blocks && b->pool.references[s->blocks[at]] == 1) return CALLA_OK;
+    int32_t block = block_pool_take(&b->pool);
+    if (block < 0) return error_set(err, CALLA_ERR_MEMORY, "no KV block is free");
+    if (at < s->n_blocks)
+        block_pool_release(&b->pool, s->blocks[at]);
+    else
+        s->n_blocks++;
+    s->blocks[at] = block;
+    return CALLA_OK;
+}
+
+static calla_status fake_prefill(backend *b, backend_sequence *s, const int32_t *tokens,
+                                 int64_t n_tokens, logits_mode mode, float *logits,
+                                 const calla_control *control, calla_error *err)
+{
+    assert_true(n_tokens > 0 && s->n_tokens + n_tokens <= b->options.n_ctx);
+    for (int64_t done = 0; done < n_tokens;) {
+        backend_sequence next = *s;
+        int64_t n = CHUNK - s->n_tokens % CHUNK, first = done;
+        if (n > n_tokens - done) n = n_tokens - done;
+        if (control->cancel && atomic_load(control->cancel))
+            return error_set(err, CALLA_ERR_CANCELLED, "cancelled");
+        if (fake.fail_after >= 0 && s->n_tokens + n > fake.fail_after)
+            return error_set(err, fake.fail_with, "made to fail");
+        for (; done < first + n; done++) {
+            calla_status status = grow(b, s, err);
+            if (status != CALLA_OK) {
+                /* back to the chunk's start; the blocks stay for the next try */
+                s->n_tokens = next.n_tokens, s->hash = next.hash;
+                return status;
+            }
+            s->hash = mix(s->hash, (uint64_t)tokens[done]);
+            s->n_tokens++;
+            fake.n_prefilled++;
+            if (mode == LOGITS_ALL) fake_logits(s->hash, logits + done * VOCAB);
+            if (fake.set_cancel && s->n_tokens == fake.set_cancel_at)
+                atomic_store(fake.set_cancel, true);
+        }
+        if (control->progress) control->progress(control->user, done, n_tokens);
+    }
+    if (mode == LOGITS_LAST) fake_logits(s->hash, logits);
+    return CALLA_OK;
+}
+
+static calla_status fake_step_submit(backend *b, const step_request *requests, int32_t n,
+                                     calla_error *err)
+{
+    (void)err;
+    memcpy(b->pending, requests, (size_t)n * sizeof *requests);
+    return CALLA_OK;
+}
+
+static calla_status fake_step_wait(backend *b, step_result *results, int32_t n,
+                                   const calla_control *control, calla_error *err)
+{
+    (void)control;
+    assert_int_equal(n, 1);
+    backend_sequence *s = b->pending[0].sequence;
+    if (fake.fail_step) {
+        s->n_tokens += fake.dirty_step;
+        return error_set(err, CALLA_ERR_DEVICE, "the step was made to fail");
+    }
+    CALLA_TRY(grow(b, s, err));
+    s->hash = mix(s->hash, (uint64_t)b->pending[0].token | 1u << 20);
+    s->n_tokens++;
+    fake.n_steps++;
+    fake_logits(s->hash, b->logits);
+    results[0] = (step_result){.logits = b->logits};
+    return CALLA_OK;
+}
+
+static calla_status fake_snapshot_create(backend *b, const backend_sequence *s,
+                                         backend_snapshot **out, calla_error *err)
+{
+    if (b->n_snapshots == b->options.n_snapshots)
+        return error_set(err, CALLA_ERR_MEMORY, "%d snapshots exist", b->n_snapshots);
+    b->n_snapshots++;
+    *out = calloc(1, sizeof **out);
+    (*out)->state = *s;
+    for (int32_t i = 0; i < s->n_blocks; i++) block_pool_retain(&b->pool, s->blocks[i]);
+    fake.ends[fake.n_ends++ % 256] = s->n_tokens;
+    return CALLA_OK;
+}
+
+static void fake_snapshot_free(backend *b, backend_snapshot *snapshot)
+{
+    fake_sequence_reset(b, &snapshot->state);
+    b->n_snapshots--;
+    free(snapshot);
+}
+
+static void fake_snapshot_restore(backend *b, const backend_snapshot *snapshot, backend_sequence *s)
+{
+    for (int32_t i = 0; i < snapshot->state.n_blocks; i++)
+        block_pool_retain(&b->pool, snapshot->state.blocks[i]);
+    fake_sequence_reset(b, s);
+    *s = snapshot->state;
+    fake.n_restored++;
+}
+
+static int64_t fake_snapshot_bytes(const backend *b)
+{
+    (void)b;
+    return fake.slot_bytes;
+}
+
+static const backend_ops fake_ops = {
+    .name = "fake",
+    .plan = fake_plan,
+    .open = fake_open,
+    .close = fake_close,
+    .capabilities = fake_capabilities,
+    .isa = fake_isa,
+    .sequence_create = fake_sequence_create,
+    .sequence_free = fake_sequence_free,
+    .sequence_reset = fake_sequence_reset,
+    .sequence_length = fake_sequence_length,
+    .prefill = fake_prefill,
+    .step_submit = fake_step_submit,
+    .step_wait = fake_step_wait,
+    .snapshot_create = fake_snapshot_create,
+    .snapshot_free = fake_snapshot_free,
+    .snapshot_restore = fake_snapshot_restore,
+    .snapshot_bytes = fake_snapshot_bytes,
+};
+
+/* ---- fixture ---- */
+
+static calla_engine *engine;
+static calla_session *session;
+static calla_error err;
+
+static calla_status try_open(const calla_engine_options *options)
+{
+    const backend_ops *const list[] = {&fake_ops, NULL};
+    model_weights weights = {.config = {.n_vocab = VOCAB, .max_positions = 500, .n_layers = 4}};
+    engine_vocabulary vocabulary = {REAL_TOKENS, TURN};
+    return engine_create(list, &weights, vocabulary, options, &engine, &err);
+}
+
+/* n_slots snapshots and the rest by default; stride 8 unless set. */
+static void open_with(int32_t n_slots, calla_engine_options options)
+{
+    counts_reset();
+    if (options.n_ctx == 0) options.n_ctx = 200;
+    if (options.snapshot_stride == 0) options.snapshot_stride = 8;
+    options.snapshot_bytes =
+        n_slots ? n_slots * (fake.slot_bytes + snapshot_slot_bytes(options.n_ctx, VOCAB)) : -1;
+    assert_ok(try_open(&options), &err);
+    assert_int_equal(engine->options.n_snapshots, n_slots);
+    assert_ok(calla_session_create(engine, &session, &err), &err);
+}
+
+static int fresh(void **state)
+{
+    (void)state;
+    memset(&fake, 0, sizeof fake);
+    fake.n_blocks = 200, fake.slot_bytes = 1000, fake.grid = 1, fake.fail_after = -1;
+    return 0;
+}
+
+static int done(void **state)
+{
+    (void)state;
+    calla_session_free(session);
+    calla_engine_close(engine);
+    session = NULL, engine = NULL;
+    return 0;
+}
+
+/* Tokens 0 ... n-1 of text number `text`; texts share no prefix. */
+static void fill(int32_t *tokens, int64_t n, int32_t text)
+{
+    for (int64_t i = 0; i < n; i++) tokens[i] = (int32_t)((i * 7 + text * 5 + i / 11) % 30);
+    tokens[0] = text;
+}
+
+static uint64_t cold_hash(const int32_t *tokens, int64_t n)
+{
+    uint64_t hash = 0;
+    for (int64_t i = 0; i < n; i++) hash = mix(hash, (uint64_t)tokens[i]);
+    return hash;
+}
+
+/* Syncs, and checks what was reused, the timeline and the statistics. */
+static void sync_to(const int32_t *tokens, int64_t n, int64_t n_reused)
+{
+    calla_sync_stats stats;
+    int64_t before = fake.n_prefilled, n_timeline;
+    assert_ok(calla_session_sync(session, tokens, n, NULL, &stats, &err), &err);
+    if (stats.n_reused != n_reused)
+        fail_msg("%d of %d tokens reused instead of %d", stats.n_reused, (int)n, (int)n_reused);
+    assert_int_equal(stats.n_tokens, n);
+    assert_int_equal(stats.n_prefill, n - n_reused);
+    assert_int_equal(fake.n_prefilled - before, n - n_reused);
+    const int32_t *timeline = calla_session_tokens(session, &n_timeline);
+    assert_int_equal(n_timeline, n);
+    assert_memory_equal(timeline, tokens, (size_t)n * sizeof *tokens);
+}
+
+/* Checks that the session stands where a cold run of tokens[n] would, logits included. */
+static void assert_cold(const int32_t *tokens, int64_t n)
+{
+    float expected[VOCAB];
+    fake_logits(cold_hash(tokens, n), expected);
+    assert_true(session->has_logits);
+    assert_memory_equal(session->logits, expected, sizeof expected);
+    assert_true(session->sequence->hash == cold_hash(tokens, n));
+}
+
+static int32_t next(void)
+{
+    calla_sampled out;
+    assert_ok(calla_session_next(session, &(calla_sampling){0}, NULL, &out, &err), &err);
+    return out.token;
+}
+
+/* ---- reuse ---- */
+
+static void a_prompt_that_grows_is_extended(void **state)
+{
+    (void)state;
+    open_with(0, (calla_engine_options){0});
+    int32_t tokens[60];
+    fill(tokens, 60, 1);
+    sync_to(tokens, 10, 0);
+    sync_to(tokens, 33, 10);
+    assert_cold(tokens, 33);
+    sync_to(tokens, 33, 33); /* nothing to do, logits still there */
+    assert_cold(tokens, 33);
+    sync_to(tokens, 60, 33);
+    assert_cold(tokens, 60);
+    sync_to(tokens, 59, 0); /* no rewinding without snapshots */
+    assert_cold(tokens, 59);
+}
+
+static void generation_runs_the_last_token_only_when_asked_for_more(void **state)
+{
+    (void)state;
+    open_with(0, (calla_engine_options){0});
+    int32_t tokens[30];
+    fill(tokens, 10, 2);
+    sync_to(tokens, 10, 0);
+    for (int i = 0; i < 6; i++) tokens[10 + i] = next();
+    assert_int_equal(fake.n_steps, 5);
+    assert_int_equal(session->n_tokens, 16);
+    tokens[16] = 3, tokens[17] = 4;
+    sync_to(tokens, 18, 15); /* the state holds all but the last sampled token */
+    for (int i = 0; i < 4; i++) tokens[18 + i] = next();
+    tokens[20] = (tokens[20] + 1) % 30; /* diverges inside the generated part */
+    sync_to(tokens, 21, 0);
+    assert_cold(tokens, 21);
+}
+
+static void snapshots_stand_on_the_grid_at_the_turn_and_at_the_end(void **state)
+{
+    (void)state;
+    open_with(8, (calla_engine_options){0});
+    int32_t tokens[40];
+    fill(tokens, 31, 3);
+    tokens[5] = tokens[27] = TURN;
+    sync_to(tokens, 31, 0);
+    const int64_t expected[] = {8, 16, 24, 27, 31};
+    assert_int_equal(fake.n_ends, 5);
+    assert_memory_equal(fake.ends, expected, sizeof expected);
+
+    fill(tokens + 29, 11, 9); /* the next turn parts after the turn token */
+    sync_to(tokens, 40, 27);
+    assert_cold(tokens, 40);
+    tokens[20]++;
+    sync_to(tokens, 40, 16);
+    assert_cold(tokens, 40);
+    assert_int_equal(fake.n_restored, 2);
+}
+
+static void a_resend_costs_nothing_and_equals_a_cold_run(void **state)
+{
+    (void)state;
+    open_with(4, (calla_engine_options){0});
+    int32_t tokens[21], other[9];
+    fill(tokens, 21, 4);
+    fill(other, 9, 5);
+    sync_to(tokens, 21, 0);
+    int32_t first[5], again[5];
+    for (int i = 0; i < 5; i++) first[i] = next();
+    sync_to(tokens, 21, 21); /* after generating: back to the snapshot at the prompt's end */
+    assert_cold(tokens, 21);
+    for (int i = 0; i < 5; i++) again[i] = next();
+    assert_memory_equal(first, again, sizeof first);
+    sync_to(other, 9, 0); /* after another prompt */
+    sync_to(tokens, 21, 21);
+    assert_cold(tokens, 21);
+    for (int i = 0; i < 5; i++) again[i] = next();
+    assert_memory_equal(first, again, sizeof first);
+}
+
+static void snapshots_hold_prefilled_state_only(void **state)
+{
+    (void)state;
+    open_with(8, (calla_engine_options){.snapshot_stride = -1});
+    int32_t tokens[40], other[5];
+    fill(tokens, 40, 6);
+    fill(other, 5, 7);
+    sync_to(tokens, 10, 0);
+    for (int i = 0; i < 6; i++) tokens[10 + i] = next();
+    sync_to(tokens, 30, 15); /* continues from decode steps: must not be kept */
+    assert_int_equal(fake.n_ends, 1);
+    sync_to(other, 5, 0);
+    sync_to(tokens, 30, 10); /* from the first prompt's end */
+    assert_cold(tokens, 30);
+    sync_to(other, 5, 5);
+    sync_to(tokens, 30, 30); /* now a prefilled state was kept */
+    assert_cold(tokens, 30);
+}
+
+static void a_snapshot_as_deep_as_decoded_state_is_preferred(void **state)
+{
+    (void)state;
+    open_with(8, (calla_engine_options){.snapshot_stride = -1, .n_sessions = 2});
+    int32_t tokens[20];
+    fill(tokens, 10, 8);
+    sync_to(tokens, 10, 0);
+    for (int i = 0; i < 4; i++) tokens[10 + i] = next();
+    calla_session *decoded = session, *second;
+    assert_ok(calla_session_create(engine, &second, &err), &err);
+    session = second;
+    sync_to(tokens, 13, 10); /* shared: another session's snapshot */
+    assert_cold(tokens, 13);
+    session = decoded;
+    sync_to(tokens, 14, 13);
+    assert_cold(tokens, 14);
+    calla_session_free(second);
+}
+
+static void a_long_prompt_takes_few_slots(void **state)
+{
+    (void)state;
+    open_with(8, (calla_engine_options){0});
+    int32_t system[12], tokens[150];
+    fill(system, 12, 9);
+    sync_to(system, 12, 0);
+    counts_reset();
+    fill(tokens, 150, 10);
+    sync_to(tokens, 150, 0); /* 18 points of the grid for 4 slots: each fifth, then the end */
+    const int64_t expected[] = {40, 80, 120, 150};
+    assert_int_equal(fake.n_ends, 4);
+    assert_memory_equal(fake.ends, expected, sizeof expected);
+    sync_to(system, 12, 12); /* still there */
+}
+
+static void the_least_recently_used_goes_first(void **state)
+{
+    (void)state;
+    open_with(3, (calla_engine_options){.snapshot_stride = -1});
+    int32_t texts[5][6];
+    for (int i = 0; i < 5; i++) fill(texts[i], 6, i);
+    for (int i = 0; i < 3; i++) sync_to(texts[i], 6, 0);
+    sync_to(texts[0], 6, 6); /* used again: 1 is now the oldest */
+    sync_to(texts[3], 6, 0);
+    sync_to(texts[0], 6, 6);
+    sync_to(texts[2], 6, 6);
+    sync_to(texts[3], 6, 6);
+    sync_to(texts[1], 6, 0);
+}
+
+static void one_slot_keeps_the_end_of_the_prompt(void **state)
+{
+    (void)state;
+    open_with(1, (calla_engine_options){0});
+    int32_t tokens[30];
+    fill(tokens, 30, 1);
+    tokens[20] = TURN;
+    sync_to(tokens, 30, 0);
+    assert_int_equal(fake.n_ends, 1);
+    next();
+    sync_to(tokens, 30, 30);
+}
+
+static void a_coarse_grid_is_respected(void **state)
+{
+    (void)state;
+    fake.grid = 6;
+    open_with(8, (calla_engine_options){0}); /* stride 8 becomes 12 */
+    int32_t tokens[36];
+    fill(tokens, 36, 2);
+    tokens[32] = TURN;
+    sync_to(tokens, 35, 0);
+    const int64_t expected[] = {12, 24, 30};
+    assert_int_equal(fake.n_ends, 3);
+    assert_memory_equal(fake.ends, expected, sizeof expected);
+    next();
+    sync_to(tokens, 35, 30);
+    assert_cold(tokens, 35);
+}
+
+/* ---- failures ---- */
+
+static void a_cancelled_prefill_keeps_its_part(void **state)
+{
+    (void)state;
+    open_with(4, (calla_engine_options){.snapshot_stride = -1});
+    int32_t tokens[50];
+    fill(tokens, 50, 3);
+    atomic_bool cancel = false;
+    calla_control control = {.cancel = &cancel};
+    fake.set_cancel = &cancel, fake.set_cancel_at = 18;
+    assert_error(calla_session_sync(session, tokens, 50, &control, NULL, &err), CALLA_ERR_CANCELLED,
+                 &err, "cancelled");
+    int64_t n;
+    assert_memory_equal(calla_session_tokens(session, &n), tokens, 20 * sizeof *tokens);
+    assert_int_equal(n, 20); /* the end of the chunk */
+    calla_sampled out;
+    assert_error(calla_session_next(session, &(calla_sampling){0}, NULL, &out, &err),
+                 CALLA_ERR_INPUT, &err, "nothing to sample from");
+    fake.set_cancel = NULL;
+    sync_to(tokens, 50, 20);
+    assert_cold(tokens, 50);
+
+    cancel = true;
+    assert_error(calla_session_next(session, &(calla_sampling){0}, &control, &out, &err),
+                 CALLA_ERR_CANCELLED, &err, "cancelled");
+    assert_int_equal(session->n_tokens, 50);
+    int32_t first = next();
+    assert_error(calla_session_next(session, &(calla_sampling){0}, &control, &out, &err),
+                 CALLA_ERR_CANCELLED, &err, "cancelled");
+    assert_int_equal(session->n_tokens, 51);
+    assert_int_equal(session->tokens[50], first);
+    next();
+    assert_int_equal(fake.n_steps, 1);
+}
+
+static void refusals_leave_the_timeline_alone(void **state)
+{
+    (void)state;
+    open_with(2, (calla_engine_options){.n_ctx = 12});
+    int32_t tokens[20];
+    fill(tokens, 20, 4);
+    sync_to(tokens, 10, 0);
+    assert_error(calla_session_sync(session, tokens, 13, NULL, NULL, &err), CALLA_ERR_CONTEXT, &err,
+                 "the prompt has 13 tokens, the context holds 12");
+    assert_error(calla_session_sync(session, tokens, 0, NULL, NULL, &err), CALLA_ERR_INPUT, &err,
+                 "no tokens");
+    tokens[11] = VOCAB;
+    assert_error(calla_session_sync(session, tokens, 12, NULL, NULL, &err), CALLA_ERR_INPUT, &err,
+                 "token 11 of the prompt is 40, outside 0 ... 39");
+    tokens[11] = -1;
+    assert_error(calla_session_sync(session, tokens, 12, NULL, NULL, &err), CALLA_ERR_INPUT, &err,
+                 "is -1");
+    float logits[VOCAB];
+    assert_error(calla_session_append(session, VOCAB, NULL, logits, &err), CALLA_ERR_INPUT, &err,
+                 "token 40 is outside 0 ... 39");
+    assert_cold(tokens, 10);
+    next(), next(); /* the context is full now */
+    calla_sampled out;
+    assert_error(calla_session_next(session, &(calla_sampling){0}, NULL, &out, &err),
+                 CALLA_ERR_CONTEXT, &err, "has 12 tokens, the context holds 12");
+    assert_error(calla_session_append(session, 1, NULL, logits, &err), CALLA_ERR_CONTEXT, &err,
+                 "has 12 tokens, the context holds 12");
+}
+
+static void snapshots_make_way_for_kv_blocks(void **state)
+{
+    (void)state;
+    fake.n_blocks = 16; /* of 4 tokens; a context of 60 needs 15 */
+    open_with(6, (calla_engine_options){.n_ctx = 60, .snapshot_stride = -1});
+    int32_t tokens[60];
+    for (int32_t text = 0; text < 4; text++) {
+        fill(tokens, 30, text);
+        sync_to(tokens, 30, 0);
+    }
+    fill(tokens, 60, 5);
+    sync_to(tokens, 58, 0);
+    assert_cold(tokens, 58);
+    next(), next();
+}
+
+static void no_block_and_no_snapshot_left_is_an_error(void **state)
+{
+    (void)state;
+    fake.n_blocks = 5;
+    open_with(2, (calla_engine_options){.n_ctx = 60, .snapshot_stride = -1});
+    int32_t tokens[40];
+    fill(tokens, 40, 5);
+    assert_error(calla_session_sync(session, tokens, 40, NULL, NULL, &err), CALLA_ERR_MEMORY, &err,
+                 "no KV block is free");
+    int64_t n;
+    calla_session_tokens(session, &n);
+    assert_int_equal(n, 20);
+    sync_to(tokens, 20, 0); /* has no logits at 20 */
+    assert_cold(tokens, 20);
+    next();
+    calla_sampled out;
+    assert_error(calla_session_next(session, &(calla_sampling){0}, NULL, &out, &err),
+                 CALLA_ERR_MEMORY, &err, "no KV block is free");
+    assert_int_equal(session->n_tokens, 21);
+}
+
+static void broken_numbers_and_devices_empty_the_session(void **state)
+{
+    (void)state;
+    open_with(4, (calla_engine_options){.snapshot_stride = -1});
+    int32_t tokens[20];
+    int64_t n;
+    fill(tokens, 20, 6);
+    fake.nan_logits = true;
+    assert_error(calla_session_sync(session, tokens, 20, NULL, NULL, &err), CALLA_ERR_NUMERIC, &err,
+                 "logit nan for token 3 after position 19");
+    calla_session_tokens(session, &n);
+    assert_int_equal(n, 0);
+    assert_int_equal(fake.n_ends, 0); /* not kept */
+    fake.nan_logits = false;
+    fake.fail_after = 10, fake.fail_with = CALLA_ERR_DEVICE;
+    assert_error(calla_session_sync(session, tokens, 20, NULL, NULL, &err), CALLA_ERR_DEVICE, &err,
+                 "made to fail");
+    fake.fail_after = -1;
+    sync_to(tokens, 20, 0);
+
+    calla_sampled out;
+    int32_t sampled = next();
+    fake.fail_step = true; /* without effect on the state: try again */
+    assert_error(calla_session_next(session, &(calla_sampling){0}, NULL, &out, &err),
+                 CALLA_ERR_DEVICE, &err, "the step was made to fail");
+    assert_int_equal(session->n_tokens, 21);
+    assert_int_equal(session->tokens[20], sampled);
+    fake.fail_step = false;
+    next();
+    fake.fail_step = fake.dirty_step = true;
+    assert_error(calla_session_next(session, &(calla_sampling){0}, NULL, &out, &err),
+                 CALLA_ERR_DEVICE, &err, "the step was made to fail");
+    assert_int_equal(session->n_tokens, 0);
+    fake.fail_step = false;
+    sync_to(tokens, 20, 20); /* the prompt's snapshot is still good */
+    next();
+    fake.nan_logits = true;
+    assert_error(calla_session_next(session, &(calla_sampling){0}, NULL, &out, &err),
+                 CALLA_ERR_NUMERIC, &err, "after position 20");
+    assert_int_equal(session->n_tokens, 0);
+}
+
+static void a_refused_sampling_can_be_repeated_with_other_parameters(void **state)
+{
+    (void)state;
+    open_with(0, (calla_engine_options){0});
+    int32_t tokens[5];
+    fill(tokens, 5, 1);
+    sync_to(tokens, 5, 0);
+    next();
+    const uint32_t none[2] = {0};
+    calla_sampled out;
+    assert_error(
+        calla_session_next(session, &(calla_sampling){.token_mask = none}, NULL, &out, &err),
+        CALLA_ERR_INPUT, &err, "no token is left");
+    assert_int_equal(session->n_tokens, 6);
+    assert_error(calla_session_next(session, &(calla_sampling){.top_k = -1}, NULL, &out, &err),
+                 CALLA_ERR_INPUT, &err, "top_k is -1");
+    next();
+    assert_int_equal(fake.n_steps, 1); /* its logits were kept */
+}
+
+/* ---- sampling ---- */
+
+static void padding_is_not_sampled_and_penalties_start_at_sync(void **state)
+{
+    (void)state;
+    open_with(2, (calla_engine_options){0});
+    int32_t tokens[5];
+    fill(tokens, 5, 1);
+    sync_to(tokens, 5, 0);
+    calla_sampling never_again = {.presence_penalty = 100};
+    bool seen[VOCAB] = {0};
+    calla_sampled out;
+    for (int i = 0; i < REAL_TOKENS; i++) { /* each real token once */
+        assert_ok(calla_session_next(session, &never_again, NULL, &out, &err), &err);
+        assert_true(out.token < REAL_TOKENS && !seen[out.token]);
+        seen[out.token] = true;
+    }
+    sync_to(tokens, 5, 5);
+    int32_t greedy = next();
+    sync_to(tokens, 5, 5);
+    assert_ok(calla_session_next(session, &never_again, NULL, &out, &err), &err);
+    assert_int_equal(out.token, greedy);
+}
+
+/* ---- append and score ---- */
+
+static void append_runs_a_decode_step(void **state)
+{
+    (void)state;
+    open_with(0, (calla_engine_options){0});
+    float logits[VOCAB], expected[VOCAB];
+    uint64_t hash = 0;
+    for (int32_t i = 0; i < 6; i++) { /* from an empty timeline */
+        assert_ok(calla_session_append(session, i, NULL, logits, &err), &err);
+        hash = mix(hash, (uint64_t)i | 1u << 20);
+        fake_logits(hash, expected);
+        assert_memory_equal(logits, expected, sizeof expected);
+    }
+    int32_t sampled = next(); /* from the appended token's logits */
+    assert_int_equal(fake.n_steps, 6);
+    assert_ok(calla_session_append(session, 9, NULL, logits, &err), &err);
+    assert_int_equal(fake.n_steps, 8); /* the sampled token was run first */
+    hash = mix(mix(hash, (uint64_t)sampled | 1u << 20), 9 | 1u << 20);
+    fake_logits(hash, expected);
+    assert_memory_equal(logits, expected, sizeof expected);
+    assert_int_equal(session->n_tokens, 8);
+}
+
+typedef struct seen_rows {
+    const int32_t *tokens;
+    int64_t n, stop_at;
+} seen_rows;
+
+static int check_rows(void *user, int64_t first, int64_t n_rows, const float *logits)
+{
+    seen_rows *seen = user;
+    assert_int_equal(first, seen->n);
+    for (int64_t i = 0; i < n_rows; i++) {
+        float expected[VOCAB];
+        fake_logits(cold_hash(seen->tokens, first + i + 1), expected);
+        assert_memory_equal(logits + i * VOCAB, expected, sizeof expected);
+    }
+    seen->n += n_rows;
+    return seen->stop_at >= 0 && seen->n > seen->stop_at;
+}
+
+static void score_gives_every_row_in_order(void **state)
+{
+    (void)state;
+    open_with(4, (calla_engine_options){.prefill_chunk = 8});
+    int32_t tokens[45];
+    fill(tokens, 45, 3);
+    sync_to(tokens, 20, 0);
+    seen_rows seen = {tokens, 0, -1};
+    int64_t before = fake.n_prefilled;
+    assert_ok(calla_session_score(session, tokens, 45, check_rows, &seen, NULL, &err), &err);
+    assert_int_equal(seen.n, 45);
+    assert_int_equal(fake.n_prefilled - before, 45);
+    assert_cold(tokens, 45);
+    sync_to(tokens, 45, 45);
+    seen = (seen_rows){tokens, 0, 10};
+    assert_error(calla_session_score(session, tokens, 45, check_rows, &seen, NULL, &err),
+                 CALLA_ERR_CANCELLED, &err, "cancelled");
+    assert_int_equal(seen.n, 16);
+}
+
+static void score_survives_a_pool_full_of_snapshots(void **state)
+{
+    (void)state;
+    fake.n_blocks = 16;
+    open_with(6, (calla_engine_options){.n_ctx = 60, .snapshot_stride = -1});
+    int32_t tokens[60];
+    fill(tokens, 30, 1);
+    sync_to(tokens, 30, 0);
+    fill(tokens, 58, 5);
+    seen_rows seen = {tokens, 0, -1};
+    assert_ok(calla_session_score(session, tokens, 58, check_rows, &seen, NULL, &err), &err);
+    assert_int_equal(seen.n, 58);
+}
+
+/* ---- progress ---- */
+
+typedef struct progress_log {
+    int64_t done, total, n_calls;
+} progress_log;
+
+static void log_progress(void *user, int64_t done_tokens, int64_t total)
+{
+    progress_log *log = user;
+    assert_true(done_tokens > log->done && done_tokens <= total);
+    log->done = done_tokens, log->total = total, log->n_calls++;
+}
+
+static void progress_counts_the_whole_prefill(void **state)
+{
+    (void)state;
+    open_with(8, (calla_engine_options){0});
+    int32_t tokens[40];
+    fill(tokens, 40, 1);
+    sync_to(tokens, 9, 0);
+    progress_log log = {0};
+    calla_control control = {.progress = log_progress, .user = &log};
+    assert_ok(calla_session_sync(session, tokens, 40, &control, NULL, &err), &err);
+    assert_int_equal(log.done, 31);
+    assert_int_equal(log.total, 31);
+    assert_true(log.n_calls >= 7);
+    log = (progress_log){0};
+    seen_rows seen = {tokens, 0, -1};
+    assert_ok(calla_session_score(session, tokens, 40, check_rows, &seen, &control, &err), &err);
+    assert_int_equal(log.done, 40);
+}
+
+/* ---- engine options ---- */
+
+static void options_have_defaults_and_ranges(void **state)
+{
+    (void)state;
+    calla_engine_info info;
+    assert_ok(try_open(&(calla_engine_options){0}), &err);
+    calla_engine_get_info(engine, &info);
+    assert_int_equal(info.n_ctx, 500); /* the model's maximum is below 8192 */
+    assert_int_equal(info.n_vocab, VOCAB);
+    assert_int_equal(info.n_vocab_tokens, REAL_TOKENS);
+    assert_true(info.n_threads >= 1);
+    assert_string_equal(info.backend, "fake");
+    assert_int_equal(engine->options.n_snapshots, MAX_SNAPSHOTS);
+    assert_int_equal(engine->options.prefill_chunk, 512);
+    assert_int_equal(engine->snapshot_stride, 2048);
+    const calla_memory_plan *m = &info.memory;
+    assert_int_equal(m->snapshot_bytes, MAX_SNAPSHOTS * (1000 + snapshot_slot_bytes(500, VOCAB)));
+    assert_int_equal(m->total_bytes, m->weights_bytes + m->prepared_bytes + m->kv_bytes +
+                                         m->state_bytes + m->snapshot_bytes + m->scratch_bytes);
+    calla_engine_close(engine);
+    /* A budget below one snapshot still gives one. */
+    assert_ok(try_open(&(calla_engine_options){.snapshot_bytes = 1, .backend = "fake"}), &err);
+    assert_int_equal(engine->options.n_snapshots, 1);
+    calla_engine_close(engine);
+    engine = NULL;
+
+    const struct {
+        calla_engine_options options;
+        calla_status status;
+        const char *part;
+    } bad[] = {
+        {{.n_ctx = 501},
+         CALLA_ERR_INPUT,
+         "a context of 501 tokens asked for, the model allows 1 to 500"},
+        {{.n_ctx = -1}, CALLA_ERR_INPUT, "-1"},
+        {{.n_threads = -2}, CALLA_ERR_INPUT, "n_threads is -2"},
+        {{.n_sessions = -1}, CALLA_ERR_INPUT, "n_sessions is -1"},
+        {{.prefill_chunk = 1 << 20}, CALLA_ERR_INPUT, "prefill_chunk is 1048576"},
+        {{.backend = "tpu"},
+         CALLA_ERR_UNSUPPORTED,
+         "backend 'tpu' is not one of this build's: auto, fake"},
+        {{.isa = "none"}, CALLA_ERR_UNSUPPORTED, "no such isa: none"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_error(try_open(&bad[i].options), bad[i].status, &err, bad[i].part);
+}
+
+static void sessions_are_limited_and_independent(void **state)
+{
+    (void)state;
+    open_with(4, (calla_engine_options){.n_sessions = 2, .snapshot_stride = -1});
+    calla_session *first = session, *second, *third;
+    assert_ok(calla_session_create(engine, &second, &err), &err);
+    assert_error(calla_session_create(engine, &third, &err), CALLA_ERR_MEMORY, &err,
+                 "2 sequences exist");
+    int32_t a[10], b[12];
+    fill(a, 10, 1);
+    fill(b, 12, 2);
+    sync_to(a, 10, 0);
+    session = second;
+    sync_to(b, 12, 0);
+    assert_cold(b, 12);
+    session = first;
+    assert_cold(a, 10);
+    next();
+    session = second;
+    assert_cold(b, 12);
+    calla_session_free(second);
+    session = first;
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, fresh, done)
+    const struct CMUnitTest tests[] = {
+        TEST(a_prompt_that_grows_is_extended),
+        TEST(generation_runs_the_last_token_only_when_asked_for_more),
+        TEST(snapshots_stand_on_the_grid_at_the_turn_and_at_the_end),
+        TEST(a_resend_costs_nothing_and_equals_a_cold_run),
+        TEST(snapshots_hold_prefilled_state_only),
+        TEST(a_snapshot_as_deep_as_decoded_state_is_preferred),
+        TEST(a_long_prompt_takes_few_slots),
+        TEST(the_least_recently_used_goes_first),
+        TEST(one_slot_keeps_the_end_of_the_prompt),
+        TEST(a_coarse_grid_is_respected),
+        TEST(a_cancelled_prefill_keeps_its_part),
+        TEST(refusals_leave_the_timeline_alone),
+        TEST(snapshots_make_way_for_kv_blocks),
+        TEST(no_block_and_no_snapshot_left_is_an_error),
+        TEST(broken_numbers_and_devices_empty_the_session),
+        TEST(a_refused_sampling_can_be_repeated_with_other_parameters),
+        TEST(padding_is_not_sampled_and_penalties_start_at_sync),
+        TEST(append_runs_a_decode_step),
+        TEST(score_gives_every_row_in_order),
+        TEST(score_survives_a_pool_full_of_snapshots),
+        TEST(progress_counts_the_whole_prefill),
+        TEST(options_have_defaults_and_ranges),
+        TEST(sessions_are_limited_and_independent),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
