@@ -187,6 +187,15 @@ static calla_status check_metadata(const header *h, json_t *metadata)
     return FAIL(h, "%s: __metadata__ is not an object of strings", h->path);
 }
 
+/* Every JSON value but the outermost comes after one of these characters, so counting them bounds
+ * the memory a parse takes before it starts. */
+static bool has_too_many_values(const char *text, size_t n)
+{
+    size_t n_values = 0;
+    for (size_t i = 0; i < n; i++) n_values += text[i] == ',' || text[i] == '[' || text[i] == '{';
+    return n_values > MAX_HEADER_VALUES;
+}
+
 /* Finds the header's text and the data behind it. */
 static calla_status split_file(header *h, const unsigned char *data, size_t n_bytes,
                                const char **text, size_t *n_text)
@@ -206,12 +215,7 @@ static calla_status split_file(header *h, const unsigned char *data, size_t n_by
     h->buffer = data + 8 + n;
     h->buffer_bytes = n_bytes - 8 - (size_t)n;
     if (n == 0 || **text != '{') return FAIL(h, "%s: the header does not begin with '{'", h->path);
-    size_t n_values = 0;
-    for (size_t i = 0; i < n; i++) {
-        char c = (*text)[i];
-        n_values += c == ',' || c == '[' || c == '{';
-    }
-    if (n_values > MAX_HEADER_VALUES)
+    if (has_too_many_values(*text, *n_text))
         return FAIL(h, "%s: the header has more than %d values", h->path, MAX_HEADER_VALUES);
     return CALLA_OK;
 }
@@ -357,6 +361,11 @@ static calla_status open_index(tensor_set *set, const char *path, calla_error *e
     char *text;
     size_t n;
     CALLA_TRY(file_read(path, MAX_HEADER_BYTES, &text, &n, err));
+    if (has_too_many_values(text, n)) {
+        free(text);
+        return error_set(err, CALLA_ERR_INPUT, "%s has more than %d values", path,
+                         MAX_HEADER_VALUES);
+    }
     json_error_t where;
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &where);
     free(text);
