@@ -352,7 +352,7 @@ static void bad_logits_are_numeric_errors(void **state)
             logits[at] = bad[c];
             calla_error err;
             calla_sampled out;
-            char part[32];
+            char part[64];
             snprintf(part, sizeof part, "for token %d after position 6", at);
             assert_error(sampler_choose(&s, logits, &(calla_sampling){0}, &counts, 7, &out, &err),
                          CALLA_ERR_NUMERIC, &err, part);
