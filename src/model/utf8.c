@@ -66,6 +66,23 @@ void utf8_append_replaced(strbuf *out, const char *text, size_t n_bytes)
     }
 }
 
+const char *utf8_show(const char *text, size_t n_bytes, char *buffer)
+{
+    size_t used = 0;
+    for (size_t i = 0, length; i < n_bytes; i += length) {
+        bool whole = utf8_next(text + i, n_bytes - i, &length) == UTF8_WHOLE;
+        if (used + 4 + sizeof "..." > UTF8_SHOWN_BYTES) {
+            memcpy(buffer + used, "...", 3);
+            used += 3;
+            break;
+        }
+        memcpy(buffer + used, whole ? text + i : REPLACEMENT, whole ? length : 3);
+        used += whole ? length : 3;
+    }
+    buffer[used] = '\0';
+    return buffer;
+}
+
 int32_t utf8_decode(const char *text, size_t *length)
 {
     const unsigned char *p = (const unsigned char *)text;

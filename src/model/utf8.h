@@ -26,6 +26,11 @@ size_t utf8_valid_bytes(const char *text, size_t n_bytes);
 /* Appends `text` with broken and cut sequences replaced by U+FFFD. */
 void utf8_append_replaced(strbuf *out, const char *text, size_t n_bytes);
 
+/* `text` for a message: valid UTF-8 in buffer [UTF8_SHOWN_BYTES], "..." at its end where it was
+ * cut. Returns buffer. */
+enum { UTF8_SHOWN_BYTES = 80 };
+const char *utf8_show(const char *text, size_t n_bytes, char *buffer);
+
 /* The code point of the whole sequence at `text`, and its length. */
 int32_t utf8_decode(const char *text, size_t *length);
 

@@ -1,0 +1,583 @@
+/* The two large tables of tokenizer.json: model.vocab and model.merges (MODEL.md 5.1, 5.3).
+ *
+ * They are found by a scan that knows strings and nesting, read by a strict parser of exactly their
+ * form, and cut out of the text; what is left is checked by a real JSON parser elsewhere, and with
+ * it what the scan took on trust. */
+#include "base/memory.h"
+#include "model/tokenizer.h"
+#include "model/utf8.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- characters that stand for bytes ---- */
+
+enum { N_CHARACTERS = 0x144 };
+
+static bool stands_for_itself(int c)
+{
+    return (c >= 33 && c <= 126) || (c >= 161 && c <= 172) || c >= 174;
+}
+
+int32_t byte_level_character(unsigned char byte)
+{
+    if (stands_for_itself(byte)) return byte;
+    int32_t c = 0x100;
+    for (int b = 0; b < byte; b++) c += !stands_for_itself(b);
+    return c;
+}
+
+/* bytes[c] = the byte of character c, or -1 */
+static void fill_bytes(int16_t bytes[N_CHARACTERS])
+{
+    memset(bytes, 0xff, N_CHARACTERS * sizeof bytes[0]);
+    for (int b = 0; b < 256; b++) bytes[byte_level_character((unsigned char)b)] = (int16_t)b;
+}
+
+/* ---- finding the tables ---- */
+
+typedef struct range {
+    size_t begin, end; /* end 0 = not there */
+} range;
+
+/* The end of the string whose opening quote is at `at`: one past its closing quote, or n_bytes. */
+static size_t skip_string(const char *text, size_t n_bytes, size_t at)
+{
+    for (at++; at < n_bytes && text[at] != '"'; at++)
+        if (text[at] == '\\') at++;
+    return at < n_bytes ? at + 1 : n_bytes;
+}
+
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+static size_t skip_space(const char *text, size_t n_bytes, size_t at)
+{
+    while (at < n_bytes && is_space(text[at])) at++;
+    return at;
+}
+
+/* The end of the object or array at `at`. */
+static size_t skip_container(const char *text, size_t n_bytes, size_t at)
+{
+    for (size_t depth = 0; at < n_bytes;) {
+        char c = text[at];
+        if (c == '"') {
+            at = skip_string(text, n_bytes, at);
+            continue;
+        }
+        at++;
+        if (c == '{' || c == '[')
+            depth++;
+        else if ((c == '}' || c == ']') && --depth == 0)
+            break;
+    }
+    return at;
+}
+
+static bool is_string(const char *text, size_t begin, size_t end, const char *value)
+{
+    size_t n = strlen(value);
+    return end - begin == n + 2 && memcmp(text + begin + 1, value, n) == 0;
+}
+
+/* Where the values of model.vocab (an object) and model.merges (an array) stand. */
+static void find_tables(const char *text, size_t n_bytes, range *vocab, range *merges)
+{
+    size_t depth = 0;
+    bool in_model = false;
+    for (size_t at = 0; at < n_bytes;) {
+        char c = text[at];
+        if (c != '"') {
+            at++;
+            if (c == '{' || c == '[')
+                depth++;
+            else if ((c == '}' || c == ']') && depth > 0)
+                depth--;
+            continue;
+        }
+        size_t end = skip_string(text, n_bytes, at), value = skip_space(text, n_bytes, end);
+        if (value < n_bytes && text[value] == ':' && depth <= 2) {
+            value = skip_space(text, n_bytes, value + 1);
+            if (depth == 1) in_model = is_string(text, at, end, "model");
+            range *found = NULL;
+            if (depth == 2 && in_model && value < n_bytes) {
+                if (text[value] == '{' && is_string(text, at, end, "vocab")) found = vocab;
+                if (text[value] == '[' && is_string(text, at, end, "merges")) found = merges;
+            }
+            if (found && found->end == 0) {
+                *found = (range){value, skip_container(text, n_bytes, value)};
+                end = found->end;
+            }
+        }
+        at = end;
+    }
+}
+
+/* ---- reading them ---- */
+
+typedef struct cursor {
+    const char *text;
+    size_t at, end;
+    const char *path, *table;
+    calla_error *err;
+    strbuf scratch; /* an unescaped string */
+} cursor;
+
+static calla_status syntax_error(cursor *c, const char *expected)
+{
+    if (c->at >= c->end)
+        return error_set(c->err, CALLA_ERR_INPUT, "%s: model.%s ends at byte %zu, expected %s",
+                         c->path, c->table, c->at, expected);
+    char shown[UTF8_SHOWN_BYTES];
+    return error_set(
+        c->err, CALLA_ERR_INPUT, "%s: model.%s: '%s' at byte %zu, expected %s", c->path, c->table,
+        utf8_show(c->text + c->at, utf8_length(c->text[c->at]), shown), c->at, expected);
+}
+
+/* The next byte that is not blank, not consumed; NUL at the end. */
+static char peek(cursor *c)
+{
+    c->at = skip_space(c->text, c->end, c->at);
+    return c->at < c->end ? c->text[c->at] : '\0';
+}
+
+static bool accept(cursor *c, char byte)
+{
+    if (peek(c) != byte) return false;
+    c->at++;
+    return true;
+}
+
+static bool hex4(const char *p, const char *end, int32_t *value)
+{
+    *value = 0;
+    if (end - p < 4) return false;
+    for (int i = 0; i < 4; i++) {
+        int d = p[i] >= '0' && p[i] <= '9'   ? p[i] - '0'
+                : p[i] >= 'a' && p[i] <= 'f' ? p[i] - 'a' + 10
+                : p[i] >= 'A' && p[i] <= 'F' ? p[i] - 'A' + 10
+                                             : -1;
+        if (d < 0) return false;
+        *value = *value << 4 | d;
+    }
+    return true;
+}
+
+/* Appends the character of the escape whose backslash is at c->at to the scratch string. */
+static calla_status unescape(cursor *c)
+{
+    static const char letters[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
+    const char *p = c->text + c->at + 1, *end = c->text + c->end;
+    const char *letter = p < end && *p ? strchr(letters, *p) : NULL;
+    if (letter) {
+        strbuf_putc(&c->scratch, values[letter - letters]);
+        c->at += 2;
+        return CALLA_OK;
+    }
+    int32_t point, low;
+    if (p >= end || *p != 'u' || !hex4(p + 1, end, &point)) return syntax_error(c, "an escape");
+    c->at += 6;
+    if (point >= 0xd800 && point < 0xdc00 && end - p > 11 && p[5] == '\\' && p[6] == 'u' &&
+        hex4(p + 7, end, &low) && low >= 0xdc00 && low < 0xe000) {
+        point = 0x10000 + ((point - 0xd800) << 10) + (low - 0xdc00);
+        c->at += 6;
+    } else if (point >= 0xd800 && point < 0xe000) {
+        c->at -= 6;
+        return syntax_error(c, "a pair of surrogates");
+    }
+    char bytes[4];
+    strbuf_append(&c->scratch, bytes, utf8_encode(point, bytes));
+    return CALLA_OK;
+}
+
+/* A string: *string [*n] points into the text or, where it has escapes, into the scratch string,
+ * which the next call overwrites. */
+static calla_status read_string(cursor *c, const char **string, size_t *n)
+{
+    if (!accept(c, '"')) return syntax_error(c, "a string");
+    size_t begin = c->at;
+    bool escaped = false;
+    while (c->at < c->end && c->text[c->at] != '"') {
+        if ((unsigned char)c->text[c->at] < 0x20) return syntax_error(c, "no control character");
+        if (c->text[c->at] != '\\') {
+            if (escaped) strbuf_putc(&c->scratch, c->text[c->at]);
+            c->at++;
+            continue;
+        }
+        if (!escaped) {
+            strbuf_clear(&c->scratch);
+            strbuf_append(&c->scratch, c->text + begin, c->at - begin);
+            escaped = true;
+        }
+        CALLA_TRY(unescape(c));
+    }
+    if (c->at >= c->end) return syntax_error(c, "a closing quote");
+    if (escaped && c->scratch.failed)
+        return error_set(c->err, CALLA_ERR_MEMORY, "%s: no memory for a string", c->path);
+    *string = escaped ? c->scratch.data : c->text + begin;
+    *n = escaped ? c->scratch.n : c->at - begin;
+    c->at++;
+    return CALLA_OK;
+}
+
+static calla_status read_id(cursor *c, int32_t *id)
+{
+    char first = peek(c);
+    int64_t value = 0;
+    size_t digits = 0;
+    for (; c->at < c->end && c->text[c->at] >= '0' && c->text[c->at] <= '9'; c->at++, digits++)
+        if (value < TOKENIZER_MAX_TOKENS) value = value * 10 + (c->text[c->at] - '0');
+    if (digits == 0 || (first == '0' && digits > 1)) return syntax_error(c, "an id");
+    if (value >= TOKENIZER_MAX_TOKENS)
+        return error_set(c->err, CALLA_ERR_INPUT,
+                         "%s: model.%s: the id before byte %zu is above %d", c->path, c->table,
+                         c->at, TOKENIZER_MAX_TOKENS - 1);
+    *id = (int32_t)value;
+    return CALLA_OK;
+}
+
+/* Replaces characters by the bytes they stand for: out [n_bytes], *n_out of them used. False if
+ * one stands for none. */
+static bool characters_to_bytes(const int16_t table[N_CHARACTERS], const char *text, size_t n_bytes,
+                                char *out, size_t *n_out)
+{
+    *n_out = 0;
+    for (size_t i = 0, length; i < n_bytes; i += length) {
+        int32_t point = utf8_decode(text + i, &length);
+        if (point >= N_CHARACTERS || table[point] < 0) return false;
+        out[(*n_out)++] = (char)table[point];
+    }
+    return true;
+}
+
+/* ---- the vocabulary ---- */
+
+static uint32_t hash_bytes(const char *bytes, size_t n_bytes)
+{
+    uint64_t h = n_bytes * 0x9e3779b97f4a7c15u;
+    for (size_t i = 0; i < n_bytes; i += 8) {
+        uint64_t word = 0;
+        memcpy(&word, bytes + i, n_bytes - i < 8 ? n_bytes - i : 8);
+        h = (h ^ word) * 0xff51afd7ed558ccdu;
+        h ^= h >> 32;
+    }
+    return (uint32_t)(h ^ h >> 17);
+}
+
+/* The slot of a byte string, or the empty one where it would go. */
+static uint32_t *find_slot(const vocabulary *v, const char *bytes, size_t n_bytes)
+{
+    for (uint32_t i = hash_bytes(bytes, n_bytes);; i++) {
+        uint32_t *slot = &v->slots[i & v->slot_mask];
+        if (*slot == EMPTY_SLOT) return slot;
+        const token_span *t = &v->tokens[*slot];
+        if (t->n_bytes == n_bytes && memcmp(v->bytes + t->offset, bytes, n_bytes) == 0) return slot;
+    }
+}
+
+int32_t vocabulary_find(const vocabulary *v, const char *bytes, size_t n_bytes)
+{
+    uint32_t id = *find_slot(v, bytes, n_bytes);
+    return id == EMPTY_SLOT ? -1 : (int32_t)id;
+}
+
+static calla_status reserve_bytes(vocabulary *v, size_t n_bytes, calla_error *err)
+{
+    size_t need;
+    if (!size_add(v->n_bytes, n_bytes, &need) || need > UINT32_MAX)
+        return error_set(err, CALLA_ERR_INPUT, "the tokens' texts exceed 4 GB");
+    return mem_grow((void **)&v->bytes, &v->bytes_capacity, need, 1, "token texts", err);
+}
+
+calla_status vocabulary_append(vocabulary *v, const char *bytes, size_t n_bytes, calla_error *err)
+{
+    CALLA_TRY(reserve_bytes(v, n_bytes, err));
+    CALLA_TRY(mem_grow((void **)&v->tokens, &v->tokens_capacity, (size_t)v->n_tokens + 1,
+                       sizeof v->tokens[0], "tokens", err));
+    if (n_bytes) memcpy(v->bytes + v->n_bytes, bytes, n_bytes);
+    v->tokens[v->n_tokens++] = (token_span){(uint32_t)v->n_bytes, (uint32_t)n_bytes};
+    v->n_bytes += n_bytes;
+    return CALLA_OK;
+}
+
+/* An entry as it stands in the file. */
+typedef struct entry {
+    token_span text;
+    int32_t id;
+    bool is_bytes; /* every character stands for a byte: merges can make it */
+} entry;
+
+typedef struct entry_list {
+    entry *entries; /* [n], in the file's order */
+    size_t n, capacity;
+} entry_list;
+
+static calla_status read_entries(cursor *c, const int16_t table[N_CHARACTERS], vocabulary *v,
+                                 entry_list *list)
+{
+    if (!accept(c, '{')) return syntax_error(c, "an object");
+    if (accept(c, '}')) return CALLA_OK;
+    do {
+        const char *string;
+        size_t n, n_token;
+        entry e;
+        CALLA_TRY(read_string(c, &string, &n));
+        CALLA_TRY(reserve_bytes(v, n + 1, c->err));
+        char *token = v->bytes + v->n_bytes;
+        e.is_bytes = characters_to_bytes(table, string, n, token, &n_token);
+        if (!e.is_bytes) { /* such a token can only be decoded, and stands for its own text */
+            if (n) memcpy(token, string, n);
+            n_token = n;
+        }
+        if (!accept(c, ':')) return syntax_error(c, "':'");
+        CALLA_TRY(read_id(c, &e.id));
+        e.text = (token_span){(uint32_t)v->n_bytes, (uint32_t)n_token};
+        v->n_bytes += n_token;
+        CALLA_TRY(mem_grow((void **)&list->entries, &list->capacity, list->n + 1,
+                           sizeof list->entries[0], "vocabulary", c->err));
+        list->entries[list->n++] = e;
+    } while (accept(c, ','));
+    if (!accept(c, '}')) return syntax_error(c, "',' or '}'");
+    return CALLA_OK;
+}
+
+static uint32_t table_mask(size_t n)
+{
+    uint32_t capacity = 16;
+    while (capacity < 2 * n) capacity *= 2;
+    return capacity - 1;
+}
+
+/* Puts the entries in the order of their ids, which must be 0 ... n-1, and makes the index. */
+static calla_status index_entries(const cursor *c, const entry_list *list, vocabulary *v)
+{
+    size_t n = list->n;
+    if (n > TOKENIZER_MAX_TOKENS)
+        return error_set(c->err, CALLA_ERR_INPUT, "%s: model.vocab has %zu tokens, above %d",
+                         c->path, n, TOKENIZER_MAX_TOKENS);
+    CALLA_TRY(mem_grow((void **)&v->tokens, &v->tokens_capacity, n, sizeof v->tokens[0], "tokens",
+                       c->err));
+    v->slot_mask = table_mask(n);
+    CALLA_TRY(mem_alloc((size_t)v->slot_mask + 1, sizeof v->slots[0], "token index",
+                        (void **)&v->slots, c->err));
+    memset(v->slots, 0xff, ((size_t)v->slot_mask + 1) * sizeof v->slots[0]);
+    for (size_t i = 0; i < n; i++) v->tokens[i] = (token_span){UINT32_MAX, 0};
+    for (size_t i = 0; i < n; i++) {
+        const entry *e = &list->entries[i];
+        const char *bytes = v->bytes + e->text.offset;
+        char shown[UTF8_SHOWN_BYTES];
+        if ((size_t)e->id >= n)
+            return error_set(c->err, CALLA_ERR_INPUT,
+                             "%s: model.vocab has %zu tokens and gives '%s' the id %d; ids must "
+                             "be 0 to %zu without gaps",
+                             c->path, n, utf8_show(bytes, e->text.n_bytes, shown), e->id, n - 1);
+        if (v->tokens[e->id].offset != UINT32_MAX)
+            return error_set(c->err, CALLA_ERR_INPUT,
+                             "%s: model.vocab gives the id %d twice, "
+                             "last to '%s'",
+                             c->path, e->id, utf8_show(bytes, e->text.n_bytes, shown));
+        v->tokens[e->id] = e->text;
+        if (!e->is_bytes) continue;
+        uint32_t *slot = find_slot(v, bytes, e->text.n_bytes);
+        if (*slot != EMPTY_SLOT)
+            return error_set(c->err, CALLA_ERR_INPUT,
+                             "%s: model.vocab has '%s' twice, as %u "
+                             "and as %d",
+                             c->path, utf8_show(bytes, e->text.n_bytes, shown), *slot, e->id);
+        *slot = (uint32_t)e->id;
+    }
+    v->n_tokens = (int32_t)n;
+    return CALLA_OK;
+}
+
+static calla_status index_bytes(const cursor *c, vocabulary *v)
+{
+    for (int b = 0; b < 256; b++) {
+        char byte = (char)b;
+        int32_t id = vocabulary_find(v, &byte, 1);
+        if (id < 0)
+            return error_set(c->err, CALLA_ERR_INPUT,
+                             "%s: model.vocab has no token for the byte %d (U+%04X)", c->path, b,
+                             (unsigned)byte_level_character((unsigned char)b));
+        v->byte_ids[b] = (uint32_t)id;
+    }
+    return CALLA_OK;
+}
+
+static calla_status parse_vocab(cursor *c, const int16_t table[N_CHARACTERS], vocabulary *v)
+{
+    entry_list list = {0};
+    calla_status status = read_entries(c, table, v, &list);
+    if (status == CALLA_OK) status = index_entries(c, &list, v);
+    if (status == CALLA_OK) status = index_bytes(c, v);
+    free(list.entries);
+    return status;
+}
+
+/* ---- merges ---- */
+
+/* The two sides of a merge, as bytes one after the other. */
+typedef struct merge_text {
+    char *bytes; /* [n_left + n_right] */
+    size_t capacity, n_left, n_right;
+} merge_text;
+
+static calla_status merge_error(const cursor *c, int32_t rank, const char *side, size_t n,
+                                const char *problem)
+{
+    char shown[UTF8_SHOWN_BYTES];
+    return error_set(c->err, CALLA_ERR_INPUT, "%s: model.merges[%d]: '%s' %s", c->path, rank,
+                     utf8_show(side, n, shown), problem);
+}
+
+/* Puts a side's bytes at `at` of m->bytes. */
+static calla_status read_side(cursor *c, const int16_t table[N_CHARACTERS], int32_t rank,
+                              const char *side, size_t n, merge_text *m, size_t at, size_t *n_side)
+{
+    CALLA_TRY(mem_grow((void **)&m->bytes, &m->capacity, at + n + 1, 1, "a merge", c->err));
+    if (!characters_to_bytes(table, side, n, m->bytes + at, n_side) || *n_side == 0)
+        return merge_error(c, rank, side, n, "is not a token");
+    return CALLA_OK;
+}
+
+/* "left right", or ["left", "right"] as re-saved files have it. */
+static calla_status read_merge(cursor *c, const int16_t table[N_CHARACTERS], int32_t rank,
+                               merge_text *m)
+{
+    const char *string;
+    size_t n;
+    if (accept(c, '[')) {
+        CALLA_TRY(read_string(c, &string, &n));
+        CALLA_TRY(read_side(c, table, rank, string, n, m, 0, &m->n_left));
+        if (!accept(c, ',')) return syntax_error(c, "','");
+        CALLA_TRY(read_string(c, &string, &n));
+        CALLA_TRY(read_side(c, table, rank, string, n, m, m->n_left, &m->n_right));
+        return accept(c, ']') ? CALLA_OK : syntax_error(c, "']'");
+    }
+    CALLA_TRY(read_string(c, &string, &n));
+    const char *blank = memchr(string, ' ', n);
+    size_t n_left = blank ? (size_t)(blank - string) : n;
+    if (!blank || memchr(blank + 1, ' ', n - n_left - 1))
+        return merge_error(c, rank, string, n, "is not two tokens with a space between");
+    CALLA_TRY(read_side(c, table, rank, string, n_left, m, 0, &m->n_left));
+    return read_side(c, table, rank, blank + 1, n - n_left - 1, m, m->n_left, &m->n_right);
+}
+
+/* Ids of the sides and of what they make. */
+static calla_status resolve_merge(const cursor *c, const vocabulary *v, int32_t rank,
+                                  const merge_text *m, merge_slot *slot)
+{
+    const char *p = m->bytes;
+    int32_t left = vocabulary_find(v, p, m->n_left);
+    if (left < 0) return merge_error(c, rank, p, m->n_left, "is not in model.vocab");
+    int32_t right = vocabulary_find(v, p + m->n_left, m->n_right);
+    if (right < 0) return merge_error(c, rank, p + m->n_left, m->n_right, "is not in model.vocab");
+    int32_t merged = vocabulary_find(v, p, m->n_left + m->n_right);
+    if (merged < 0) return merge_error(c, rank, p, m->n_left + m->n_right, "is not in model.vocab");
+    *slot = (merge_slot){(uint32_t)left, (uint32_t)right, (uint32_t)rank, (uint32_t)merged};
+    return CALLA_OK;
+}
+
+/* Enters list [n] into the table. */
+static calla_status index_merges(const cursor *c, const merge_slot *list, vocabulary *v)
+{
+    size_t n = (size_t)v->n_merges;
+    v->merge_mask = table_mask(n);
+    CALLA_TRY(mem_alloc((size_t)v->merge_mask + 1, sizeof v->merges[0], "merges",
+                        (void **)&v->merges, c->err));
+    memset(v->merges, 0xff, ((size_t)v->merge_mask + 1) * sizeof v->merges[0]);
+    for (size_t i = 0; i < n; i++) {
+        const merge_slot *before = vocabulary_merge(v, list[i].left, list[i].right);
+        if (before->rank != NO_RANK)
+            return error_set(c->err, CALLA_ERR_INPUT,
+                             "%s: model.merges[%zu] is the same pair as "
+                             "model.merges[%u]",
+                             c->path, i, before->rank);
+        v->merges[before - v->merges] = list[i];
+    }
+    return CALLA_OK;
+}
+
+static calla_status parse_merges(cursor *c, const int16_t table[N_CHARACTERS], vocabulary *v)
+{
+    merge_text m = {0};
+    merge_slot *list = NULL;
+    size_t capacity = 0;
+    calla_status status = CALLA_OK;
+    if (!accept(c, '[')) CALLA_TRY_GOTO(syntax_error(c, "an array"), done);
+    if (!accept(c, ']')) {
+        do {
+            if (v->n_merges >= TOKENIZER_MAX_TOKENS)
+                CALLA_TRY_GOTO(error_set(c->err, CALLA_ERR_INPUT,
+                                         "%s: model.merges has more than %d entries", c->path,
+                                         TOKENIZER_MAX_TOKENS),
+                               done);
+            CALLA_TRY_GOTO(mem_grow((void **)&list, &capacity, (size_t)v->n_merges + 1,
+                                    sizeof list[0], "merges", c->err),
+                           done);
+            CALLA_TRY_GOTO(read_merge(c, table, v->n_merges, &m), done);
+            CALLA_TRY_GOTO(resolve_merge(c, v, v->n_merges, &m, &list[v->n_merges]), done);
+            v->n_merges++;
+        } while (accept(c, ','));
+        if (!accept(c, ']')) CALLA_TRY_GOTO(syntax_error(c, "',' or ']'"), done);
+    }
+    status = index_merges(c, list, v);
+done:
+    free(list);
+    free(m.bytes);
+    return status;
+}
+
+/* ---- the whole ---- */
+
+/* Appends the text with the two ranges, in either order, replaced by "{}" and "[]". */
+static void cut_tables(const char *text, size_t n_bytes, range vocab, range merges, strbuf *rest,
+                       text_cut cuts[2])
+{
+    bool vocab_first = vocab.begin < merges.begin;
+    range r[2] = {vocab_first ? vocab : merges, vocab_first ? merges : vocab};
+    const char *instead[2] = {vocab_first ? "{}" : "[]", vocab_first ? "[]" : "{}"};
+    size_t at = 0;
+    for (int i = 0; i < 2; i++) {
+        strbuf_append(rest, text + at, r[i].begin - at);
+        strbuf_puts(rest, instead[i]);
+        cuts[i] = (text_cut){r[i].begin, r[i].end - r[i].begin - 2};
+        at = r[i].end;
+    }
+    strbuf_append(rest, text + at, n_bytes - at);
+}
+
+calla_status vocabulary_parse(const char *text, size_t n_bytes, const char *path, vocabulary *v,
+                              strbuf *rest, text_cut cuts[2], calla_error *err)
+{
+    range vocab = {0}, merges = {0};
+    int16_t table[N_CHARACTERS];
+    *v = (vocabulary){0};
+    fill_bytes(table);
+    find_tables(text, n_bytes, &vocab, &merges);
+    if (vocab.end == 0) return error_set(err, CALLA_ERR_INPUT, "%s: no object model.vocab", path);
+    if (merges.end == 0) return error_set(err, CALLA_ERR_INPUT, "%s: no array model.merges", path);
+    cursor c = {text, vocab.begin, vocab.end, path, "vocab", err, {0}};
+    calla_status status = parse_vocab(&c, table, v);
+    if (status == CALLA_OK) {
+        c.at = merges.begin, c.end = merges.end, c.table = "merges";
+        status = parse_merges(&c, table, v);
+    }
+    strbuf_free(&c.scratch);
+    if (status != CALLA_OK) return status;
+    cut_tables(text, n_bytes, vocab, merges, rest, cuts);
+    return CALLA_OK;
+}
+
+void vocabulary_deinit(vocabulary *v)
+{
+    free(v->bytes);
+    free(v->tokens);
+    mem_free(v->slots);
+    mem_free(v->merges);
+    *v = (vocabulary){0};
+}
