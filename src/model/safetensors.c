@@ -254,7 +254,7 @@ calla_status safetensors_parse(const unsigned char *data, size_t n_bytes, const 
         }
         (*tensors)[(*n_tensors)++] = t;
     }
-    status = check_cover(&h, *tensors + first, *n_tensors - first);
+    status = check_cover(&h, *n_tensors ? *tensors + first : NULL, *n_tensors - first);
 done:
     json_decref(root);
     return status;
