@@ -1,0 +1,239 @@
+/* The CPU's kernels: what each computes, and the table that picks the variants (MODEL.md 3).
+ *
+ * A kernel has one type here and one function per instruction set (gemm_c, gemm_avx2, ...). The C
+ * variants are plain loops. A variant may order the operations of one result as suits its
+ * registers, but that order is fixed: it depends on the matrix's columns (or the position in the
+ * sequence) alone, never on how many rows, tokens or threads there are.
+ *
+ * Two pairs share a layout only they know, so a variant replaces both or none: quantize_input with
+ * gemv_q4, and pack_input with gemm.
+ *
+ * Floats are finite or the result is not finite: no kernel hides a NaN or an infinity, and none
+ * crashes on one. Pointers to arrays of more than 8 floats are 64-byte aligned unless said. Each
+ * kernel's cost stands beside it: bytes that must come from or go to memory, and operations
+ * (multiply and add count one each). */
+#ifndef CALLA_CPU_KERNELS_H
+#define CALLA_CPU_KERNELS_H
+
+#include "model/weights.h"
+
+enum {
+    GEMV_MAX_INPUTS = 8,     /* input rows of one gemv call: BACKEND_MAX_SEQUENCES */
+    ATTENTION_MAX_ROWS = 32, /* query rows of one attention_block call */
+    GDN_SLICE = 32,          /* value columns of one gdn_scan call */
+};
+
+/* ---- linear layers, one to eight input rows (decode) ---- */
+
+/* out[c] = element (row, first_col + c) of m, exactly scale * code + bias in f32. first_col and
+ * n_cols are multiples of 64. Moves n_cols * (0.5 or 1 + 4/64, or 2) bytes. */
+typedef void dequantize_fn(const matrix *m, int32_t row, int32_t first_col, int32_t n_cols,
+                           float *out); // [n_cols]
+
+/* y[i][r] = sum over c of W[r][c] * x[i][c] for r in [begin, end), i < n <= 8: f32 inputs, weights
+ * dequantised exactly, any format. Moves the rows once whatever n; 2 n operations a weight. */
+typedef void gemv_f32_fn(const matrix *w, int32_t begin, int32_t end, const float *const *x,
+                         int32_t n, float *const *y);
+
+/* Rounds groups [begin, end) of x to 15 bits each: x ~ scale * v, v an integer of at most 16256 in
+ * magnitude = 128 * 127, so that v = 128 * high + low with two int8. `out` holds a whole row,
+ * quantized_bytes(cols): values in a layout of the variant's choice, then a scale and a sum
+ * (scale * sum of v) per group, see quantized_scales. A group with a NaN or an infinity gets scale
+ * NaN. */
+typedef void quantize_input_fn(const float *x, int32_t cols, int32_t begin, int32_t end, void *out);
+
+/* As gemv_f32 for a MATRIX_Q4 and rows from quantize_input. Per group the products of codes and
+ * values are summed exactly (an int32, below 2^24), then scale * sum + bias * (sum of x) in f32.
+ * Moves 0.5625 bytes a weight, once whatever n; 2 n integer operations a weight. */
+typedef void gemv_q4_fn(const matrix *w, int32_t begin, int32_t end, const void *const *x,
+                        int32_t n, float *const *y);
+
+/* Groups are stored in pairs of 256 bytes: 128 values, two bytes each. Two layouts are in mind:
+ * int16 [group][even, odd inputs][32], and int8 [pair][high, low plane][even, odd][64] for
+ * byte dot products, whose loads then meet the nibbles of 64 code bytes. */
+static inline size_t quantized_values_bytes(int32_t cols)
+{
+    return ((size_t)cols / QUANT_GROUP + 1) / 2 * 256;
+}
+
+/* The scales [cols/64] of a row, and behind them the sums [cols/64], each padded to 64 bytes. */
+static inline size_t quantized_group_floats(int32_t cols)
+{
+    return ((size_t)cols / QUANT_GROUP + 15) / 16 * 16;
+}
+static inline size_t quantized_bytes(int32_t cols)
+{
+    return quantized_values_bytes(cols) + 2 * quantized_group_floats(cols) * sizeof(float);
+}
+static inline float *quantized_scales(const void *row, int32_t cols)
+{
+    return (float *)((uintptr_t)row + quantized_values_bytes(cols));
+}
+static inline float *quantized_sums(const void *row, int32_t cols)
+{
+    return quantized_scales(row, cols) + quantized_group_floats(cols);
+}
+
+/* ---- linear layers, many input rows (prefill) ---- */
+
+/* Packs rows x[rows[i] * x_stride], i < n (rows NULL: 0, 1, ...) for gemm. Tiles of `pack_tile`
+ * inputs follow each other, pack_tile * cols * pack_element_bytes each, the last one filled up with
+ * zeros. Moves 4 bytes in, pack_element_bytes out an element. */
+typedef void pack_input_fn(const float *x, int64_t x_stride, const int32_t *rows, int32_t n,
+                           int32_t cols, void *packed);
+
+/* y[i * y_stride + r] = W[r] . x_i for r in [begin, end), i < n, x from pack_input. Each weight is
+ * dequantised once per some hundred inputs. 2 n operations a weight. */
+typedef void gemm_fn(const matrix *w, int32_t begin, int32_t end, const void *packed, int32_t n,
+                     float *y, int64_t y_stride);
+
+/* ---- norms and elementwise ---- */
+
+/* out[i] = x[i] * r * factor[i], r = 1 / sqrt(mean square + eps); returns the mean square, which is
+ * not finite if any x[i] is not. n a multiple of 8. 4 n operations. out may be x. */
+typedef float rmsnorm_fn(const float *x, const float *factor, int32_t n, float eps, float *out);
+
+/* x[i] *= scale / sqrt(sum of squares + 1e-6), i < 128 (MODEL.md 3.4 step 4). */
+typedef void l2norm_fn(float *x, float scale);
+
+/* out[i] = factor[i] * (o[i] * r) * silu(z[i]), i < 128, r as in rmsnorm (MODEL.md 3.7). */
+typedef void gated_norm_fn(const float *o, const float *z, const float *factor, float eps,
+                           float *out);
+
+/* out[c] = silu(sum over i < 4 of taps[i * n_channels + c] * rows[i][c]), c in [begin, end), oldest
+ * row first (MODEL.md 3.4 step 2). begin, end multiples of 64. */
+typedef void conv_silu_fn(const float *const rows[CONV_TAPS], const float *taps, int32_t n_channels,
+                          int32_t begin, int32_t end, float *out);
+
+/* beta[h] = sigmoid(b[h]), decay[h] = exp(neg_exp_a[h] * softplus(a[h] + dt_bias[h])), h < n
+ * (MODEL.md 3.4 steps 5, 6). No alignment. */
+typedef void gdn_gates_fn(const float *a, const float *b, const float *neg_exp_a,
+                          const float *dt_bias, int32_t n, float *decay, float *beta);
+
+/* Half-split rotation of x[0..63] by 32 angles (MODEL.md 3.3 step 4). */
+typedef void rope_fn(float *x, const float *cosines, const float *sines); // [32] each
+
+/* out[i] = silu(gate[i]) * up[i]. n a multiple of 8. */
+typedef void swiglu_fn(const float *gate, const float *up, int32_t n, float *out);
+
+/* x[i] *= sigmoid(gate[i]). n a multiple of 8. */
+typedef void sigmoid_gate_fn(float *x, const float *gate, int32_t n);
+
+/* y[i] += scale * x[i]. No alignment, any n. */
+typedef void add_scaled_fn(float *y, const float *x, float scale, int32_t n);
+
+/* The k largest of logits[n], largest first, ties to the lower index, and their softmax among
+ * themselves (MODEL.md 3.8 step 2). Indices are valid and distinct even if there are NaNs. */
+typedef void router_top_k_fn(const float *logits, int32_t n, int32_t k, int32_t *experts,
+                             float *weights); // [k] each
+
+/* Elements to and from a KV cache of IEEE half; magnitudes beyond 65504 clamp. n a multiple of 8.
+ */
+typedef void f32_to_f16_fn(const float *x, int32_t n, uint16_t *out);
+
+/* ---- Gated DeltaNet recurrence (MODEL.md 3.5) ---- */
+
+/* 32 value columns of one head's state over n_tokens tokens, one after another:
+ *   p = decay S^T k;  d = beta (v - p);  S = decay S + k d^T;  out = S^T q.
+ * Prefill and decode use the same. Reads and writes the slice's 16 KB once (it stays in L1 over the
+ * tokens); 7 operations per state element and token. */
+typedef struct gdn_scan_args {
+    float *state; // [128][32], key dim by value column, in place
+    int32_t n_tokens;
+    const float *q, *k; // [n_tokens][128], rows qk_stride apart; normalised, q scaled
+    int64_t qk_stride;
+    const float *v; // [n_tokens][32], rows v_stride apart
+    int64_t v_stride;
+    const float *decay, *beta; // [n_tokens], gate_stride apart
+    int64_t gate_stride;
+    float *out; // [n_tokens][32], rows out_stride apart
+    int64_t out_stride;
+} gdn_scan_args;
+typedef void gdn_scan_fn(const gdn_scan_args *a);
+
+/* ---- attention over one KV block (MODEL.md 3.3 step 7) ---- */
+
+/* Softmax attention of n_rows <= ATTENTION_MAX_ROWS query rows, scaled already, over the first
+ * visible[i] tokens of one block of 256:
+ *   max[i] = the largest score (-inf if visible[i] is 0), sum[i] = sum of exp(score - max[i]),
+ *   out[i] = sum of exp(score - max[i]) * v.
+ * A row's result does not depend on the other rows. Moves the block's K and V once; 4 * 256
+ * operations per row and token. */
+typedef struct attention_block_args {
+    const float *q; // [n_rows][256]
+    int32_t n_rows;
+    const int32_t *visible; // [n_rows], 0 ... 256
+    const void *k, *v;      // [256][256], f32 or half as the kernel's name says
+    float *max, *sum;       // [n_rows]
+    float *out;             // [n_rows][256]
+} attention_block_args;
+typedef void attention_block_fn(const attention_block_args *a);
+
+/* Takes a later block's result into (*max, *sum, out) of the blocks before it; a block with
+ * other_sum 0 changes nothing. */
+typedef void attention_merge_fn(float *max, float *sum, float *out, float other_max,
+                                float other_sum, const float *other_out); // out [256]
+
+/* ---- the table ---- */
+
+typedef struct cpu_kernels {
+    const char *isa; /* name as in cpu_isa_names */
+    bool fast;       /* decode reads Q4 matrices through quantize_input and gemv_q4; KV fp16 */
+    int32_t pack_tile, pack_element_bytes; /* of pack_input */
+    dequantize_fn *dequantize;
+    gemv_f32_fn *gemv_f32;
+    quantize_input_fn *quantize_input;
+    gemv_q4_fn *gemv_q4;
+    pack_input_fn *pack_input;
+    gemm_fn *gemm;
+    rmsnorm_fn *rmsnorm;
+    l2norm_fn *l2norm;
+    gated_norm_fn *gated_norm;
+    conv_silu_fn *conv_silu;
+    gdn_gates_fn *gdn_gates;
+    rope_fn *rope;
+    swiglu_fn *swiglu;
+    sigmoid_gate_fn *sigmoid_gate;
+    add_scaled_fn *add_scaled;
+    router_top_k_fn *router_top_k;
+    f32_to_f16_fn *f32_to_f16;
+    gdn_scan_fn *gdn_scan;
+    attention_block_fn *attention_block_f32, *attention_block_f16;
+    attention_merge_fn *attention_merge;
+} cpu_kernels;
+
+/* Prototypes of all kernels in the variants of one instruction set; those it lacks are never
+ * called. The _bf16 pair rounds inputs and weights to bfloat16 and accumulates in f32. */
+#define CPU_KERNELS_DECLARE(isa)                                                                   \
+    dequantize_fn dequantize_##isa;                                                                \
+    gemv_f32_fn gemv_f32_##isa;                                                                    \
+    quantize_input_fn quantize_input_##isa;                                                        \
+    gemv_q4_fn gemv_q4_##isa;                                                                      \
+    pack_input_fn pack_input_##isa, pack_input_bf16_##isa;                                         \
+    gemm_fn gemm_##isa, gemm_bf16_##isa;                                                           \
+    rmsnorm_fn rmsnorm_##isa;                                                                      \
+    l2norm_fn l2norm_##isa;                                                                        \
+    gated_norm_fn gated_norm_##isa;                                                                \
+    conv_silu_fn conv_silu_##isa;                                                                  \
+    gdn_gates_fn gdn_gates_##isa;                                                                  \
+    rope_fn rope_##isa;                                                                            \
+    swiglu_fn swiglu_##isa;                                                                        \
+    sigmoid_gate_fn sigmoid_gate_##isa;                                                            \
+    add_scaled_fn add_scaled_##isa;                                                                \
+    router_top_k_fn router_top_k_##isa;                                                            \
+    f32_to_f16_fn f32_to_f16_##isa;                                                                \
+    gdn_scan_fn gdn_scan_##isa;                                                                    \
+    attention_block_fn attention_block_f32_##isa, attention_block_f16_##isa;                       \
+    attention_merge_fn attention_merge_##isa;
+CPU_KERNELS_DECLARE(c)
+
+/* Values of backend_options.isa, "auto" first; NULL-terminated. */
+const char *const *cpu_isa_names(void);
+
+/* Fills the table for `isa` (NULL or "auto": the best for this machine and layout): the C variants
+ * first, then each instruction set allowed, weakest first, overwrites what it does better.
+ * CALLA_ERR_INPUT for an unknown name, CALLA_ERR_UNSUPPORTED for a fast table on layout BF16. */
+calla_status cpu_kernels_select(const char *isa, calla_layout layout, cpu_kernels *k,
+                                calla_error *err);
+
+#endif

@@ -1,0 +1,579 @@
+/* A chunk of a prompt: up to prefill_chunk tokens of one sequence, layer by layer. A token's
+ * results do not depend on the chunk: dot products run over one row in one order, attention adds
+ * blocks at absolute multiples of 256 in their order, and the recurrence goes token by token. */
+#include "cpu/cpu.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+static size_t packed_bytes(const backend *b, int32_t n, int32_t cols)
+{
+    return (size_t)divide_up(n, b->k.pack_tile) * (size_t)b->k.pack_tile * (size_t)cols *
+           (size_t)b->k.pack_element_bytes;
+}
+
+/* Of one thread in attention_unit: query rows, running and partial outputs; running and partial
+ * maxima and sums. */
+enum { ATTENTION_TILE_FLOATS = ATTENTION_MAX_ROWS * (3 * ATTENTION_HEAD_DIM + 4) };
+
+static void gdn_take(backend *b, size_t rows)
+{
+    const model_config *c = &b->config;
+    arena *m = &b->scratch.memory;
+    prefill_scratch *p = &b->scratch.prefill;
+    size_t heads = (size_t)c->n_value_heads;
+    p->c = take_floats(m, rows + CONV_TAPS - 1, (size_t)c->conv_channels);
+    p->f = take_floats(m, rows, (size_t)c->conv_channels);
+    p->z = take_floats(m, rows, (size_t)c->value_size);
+    p->mixed = take_floats(m, rows, (size_t)c->value_size);
+    p->a = take_floats(m, rows, heads);
+    p->b = take_floats(m, rows, heads);
+    p->decay = take_floats(m, rows, heads);
+    p->beta = take_floats(m, rows, heads);
+}
+
+static void attention_take(backend *b, size_t rows)
+{
+    const model_config *c = &b->config;
+    arena *m = &b->scratch.memory;
+    prefill_scratch *p = &b->scratch.prefill;
+    p->q_gate = take_floats(m, rows, 2 * (size_t)c->query_size);
+    p->q = take_floats(m, rows, (size_t)c->query_size);
+    p->k = take_floats(m, rows, (size_t)c->kv_size);
+    p->v = take_floats(m, rows, (size_t)c->kv_size);
+    p->attention_mixed = take_floats(m, rows, (size_t)c->query_size);
+    p->cosines = take_floats(m, rows, ROTARY_PAIRS);
+    p->sines = take_floats(m, rows, ROTARY_PAIRS);
+    p->attention_tile = take_floats(m, (size_t)b->options.n_threads, ATTENTION_TILE_FLOATS);
+}
+
+static void moe_take(backend *b, size_t rows)
+{
+    const model_config *c = &b->config;
+    arena *m = &b->scratch.memory;
+    prefill_scratch *p = &b->scratch.prefill;
+    size_t k = (size_t)c->n_experts_per_token, threads = (size_t)b->options.n_threads;
+    size_t experts = (size_t)c->n_experts;
+    int32_t width = larger_of(c->expert_width, c->shared_expert_width);
+    p->router = take_floats(m, threads * GEMV_MAX_INPUTS, experts + 1);
+    p->experts = take(m, rows, k, sizeof(int32_t));
+    p->weights = take_floats(m, rows, k);
+    p->shared_scale = take_floats(m, rows, 1);
+    p->position = take(m, rows, k, sizeof(int32_t));
+    p->rows = take(m, rows, k + 1, sizeof(int32_t));
+    p->offsets = take(m, experts + 2, 1, sizeof(int32_t));
+    p->units = take(m, rows * (k + 1) / MOE_TILE + experts + 1, 1, sizeof *p->units);
+    p->tile_packed =
+        take(m, threads, 1, packed_bytes(b, MOE_TILE, larger_of(c->hidden_size, width)));
+    p->tile_gate = take_floats(m, threads * MOE_TILE, (size_t)width);
+    p->tile_up = take_floats(m, threads * MOE_TILE, (size_t)width);
+    p->down = take_floats(m, rows * (k + 1), (size_t)c->hidden_size);
+}
+
+void prefill_scratch_take(backend *b)
+{
+    const model_config *c = &b->config;
+    arena *m = &b->scratch.memory;
+    prefill_scratch *p = &b->scratch.prefill;
+    size_t rows = (size_t)b->options.prefill_chunk, hidden = (size_t)c->hidden_size;
+    int32_t widest = larger_of(c->hidden_size, larger_of(c->query_size, c->value_size));
+    p->x = take_floats(m, rows, hidden);
+    p->u = take_floats(m, rows, hidden);
+    p->out = take_floats(m, rows, hidden);
+    p->packed = take(m, 1, 1, packed_bytes(b, b->options.prefill_chunk, widest));
+    p->bad_layer = take(m, rows, 1, sizeof(int32_t));
+    moe_take(b, rows);
+    /* The two mixers use the same memory. */
+    size_t start = m->used;
+    gdn_take(b, rows);
+    size_t gdn_end = m->used;
+    m->used = start;
+    attention_take(b, rows);
+    if (m->used < gdn_end) m->used = gdn_end;
+}
+
+typedef struct dynamic_units {
+    _Atomic int32_t next;
+    int32_t n;
+    unit_fn fn;
+    void *context;
+} dynamic_units;
+
+static void units_part(void *context, int64_t begin, int64_t end, int thread)
+{
+    dynamic_units *d = context;
+    (void)begin, (void)end;
+    for (;;) {
+        int32_t unit = atomic_fetch_add_explicit(&d->next, 1, memory_order_relaxed);
+        if (unit >= d->n) return;
+        d->fn(d->context, unit, thread);
+    }
+}
+
+void run_units(thread_pool *pool, int32_t n, unit_fn fn, void *context)
+{
+    dynamic_units d = {0, n, fn, context};
+    thread_pool_run(pool, smaller_of(n, thread_pool_size(pool)), 1, units_part, &d);
+}
+
+/* ---- what the parallel regions of a chunk see ---- */
+
+typedef struct matrix_job {
+    const matrix *m;
+    float *y; // [n][stride]
+    int64_t stride;
+} matrix_job;
+
+typedef struct chunk {
+    backend *b;
+    prefill_scratch *p;
+    backend_sequence *s;
+    const int32_t *tokens;
+    int32_t n;
+    int64_t first; /* position of the first token */
+    int32_t index; /* of the layer */
+    const layer_weights *layer;
+    const prepared_layer *prepared;
+    const float *factor;  /* of the norm at hand */
+    bool pack;            /* norm_part packs its output */
+    const float *to_pack; /* pack_part: [n][pack_cols] */
+    int32_t pack_cols;
+    matrix_job jobs[4];
+    int32_t n_jobs;
+    int32_t n_inputs; /* rows of the packed inputs */
+} chunk;
+
+static void project_part(void *context, int64_t begin, int64_t end, int thread)
+{
+    chunk *t = context;
+    (void)thread;
+    int64_t first = 0;
+    for (int32_t j = 0; j < t->n_jobs; j++) {
+        const matrix_job *job = &t->jobs[j];
+        int64_t from = begin > first ? begin - first : 0;
+        int64_t to = end - first < job->m->rows ? end - first : job->m->rows;
+        if (from < to)
+            t->b->k.gemm(job->m, (int32_t)from, (int32_t)to, t->p->packed, t->n_inputs, job->y,
+                         job->stride);
+        first += job->m->rows;
+    }
+}
+
+static void add_job(chunk *t, const matrix *m, float *y, int64_t stride)
+{
+    t->jobs[t->n_jobs++] = (matrix_job){m, y, stride};
+}
+
+/* The jobs' matrices times the packed rows. */
+static void project(chunk *t, int32_t n_inputs)
+{
+    int64_t rows = 0;
+    for (int32_t j = 0; j < t->n_jobs; j++) rows += t->jobs[j].m->rows;
+    t->n_inputs = n_inputs;
+    thread_pool_run(t->b->pool, rows, 16, project_part, t);
+    t->n_jobs = 0;
+}
+
+/* Packs rows [begin, end), begin a multiple of the tile, of x [n][cols]. */
+static void pack_rows(chunk *t, const float *x, int32_t cols, int64_t begin, int64_t end)
+{
+    t->b->k.pack_input(x + begin * cols, cols, NULL, (int32_t)(end - begin), cols,
+                       t->p->packed + packed_bytes(t->b, (int32_t)begin, cols));
+}
+
+static void pack_part(void *context, int64_t begin, int64_t end, int thread)
+{
+    chunk *t = context;
+    (void)thread;
+    pack_rows(t, t->to_pack, t->pack_cols, begin, end);
+}
+
+static void norm_part(void *context, int64_t begin, int64_t end, int thread)
+{
+    chunk *t = context;
+    (void)thread;
+    backend *b = t->b;
+    int32_t hidden = b->config.hidden_size;
+    for (int64_t i = begin; i < end; i++) {
+        float mean = b->k.rmsnorm(t->p->x + i * hidden, t->factor, hidden, b->config.rms_eps,
+                                  t->p->u + i * hidden);
+        if (!isfinite(mean) && t->p->bad_layer[i] < 0) t->p->bad_layer[i] = t->index;
+    }
+    if (t->pack) pack_rows(t, t->p->u, hidden, begin, end);
+}
+
+/* u = norm(x), and packed. */
+static void norm_rows(chunk *t, const float *factor, bool pack)
+{
+    t->factor = factor;
+    t->pack = pack;
+    thread_pool_run(t->b->pool, t->n, t->b->k.pack_tile, norm_part, t);
+}
+
+static void residual_part(void *context, int64_t begin, int64_t end, int thread)
+{
+    chunk *t = context;
+    (void)thread;
+    int32_t hidden = t->b->config.hidden_size;
+    for (int64_t i = begin; i < end; i++)
+        t->b->k.add_scaled(t->p->x + i * hidden, t->p->out + i * hidden, 1.0f, hidden);
+    norm_part(context, begin, end, thread);
+}
+
+/* x += out_proj(mixed); u = norm(x). */
+static void project_output(chunk *t, const matrix *m, const float *mixed)
+{
+    t->to_pack = mixed;
+    t->pack_cols = m->cols;
+    thread_pool_run(t->b->pool, t->n, t->b->k.pack_tile, pack_part, t);
+    add_job(t, m, t->p->out, t->b->config.hidden_size);
+    project(t, t->n);
+    t->factor = t->prepared->post_norm;
+    t->pack = false;
+    thread_pool_run(t->b->pool, t->n, 1, residual_part, t);
+}
+
+/* ---- GDN ---- */
+
+static void convolve_part(void *context, int64_t begin, int64_t end, int thread)
+{
+    chunk *t = context;
+    (void)thread;
+    backend *b = t->b;
+    const model_config *c = &b->config;
+    prefill_scratch *p = t->p;
+    for (int64_t i = begin; i < end; i++) {
+        const float *rows[CONV_TAPS];
+        float *f = p->f + i * c->conv_channels;
+        for (int j = 0; j < CONV_TAPS; j++) rows[j] = p->c + (i + j) * c->conv_channels;
+        b->k.conv_silu(rows, t->prepared->conv, c->conv_channels, 0, c->conv_channels, f);
+        for (int32_t h = 0; h < c->n_key_heads; h++) {
+            b->k.l2norm(f + h * GDN_HEAD_DIM, 1.0f / sqrtf(GDN_HEAD_DIM));
+            b->k.l2norm(f + c->key_size + h * GDN_HEAD_DIM, 1.0f);
+        }
+        int64_t gates = i * c->n_value_heads;
+        b->k.gdn_gates(p->a + gates, p->b + gates, t->prepared->neg_exp_a, t->prepared->dt_bias,
+                       c->n_value_heads, p->decay + gates, p->beta + gates);
+    }
+}
+
+/* Units: slices of value heads, over all tokens of the chunk. */
+static void scan_part(void *context, int64_t begin, int64_t end, int thread)
+{
+    chunk *t = context;
+    (void)thread;
+    backend *b = t->b;
+    const model_config *c = &b->config;
+    const size_t floats = (size_t)GDN_HEAD_DIM * GDN_SLICE;
+    const float *from = state_scan(b, t->s->at.state, t->prepared->gdn_index);
+    float *to = state_scan(b, b->store.spare_state, t->prepared->gdn_index);
+    for (int64_t unit = begin; unit < end; unit++) {
+        int32_t head = (int32_t)(unit / HEAD_SLICES), slice = (int32_t)(unit % HEAD_SLICES);
+        int32_t key_head = head / (c->n_value_heads / c->n_key_heads);
+        int32_t column = head * GDN_HEAD_DIM + slice * GDN_SLICE;
+        float *state = to + (size_t)unit * floats;
+        if (t->first > 0)
+            memcpy(state, from + (size_t)unit * floats, floats * sizeof(float));
+        else
+            memset(state, 0, floats * sizeof(float));
+        b->k.gdn_scan(&(gdn_scan_args){.state = state,
+                                       .n_tokens = t->n,
+                                       .q = t->p->f + key_head * GDN_HEAD_DIM,
+                                       .k = t->p->f + c->key_size + key_head * GDN_HEAD_DIM,
+                                       .qk_stride = c->conv_channels,
+                                       .v = t->p->f + 2 * c->key_size + column,
+                                       .v_stride = c->conv_channels,
+                                       .decay = t->p->decay + head,
+                                       .beta = t->p->beta + head,
+                                       .gate_stride = c->n_value_heads,
+                                       .out = t->p->mixed + column,
+                                       .out_stride = c->value_size});
+    }
+}
+
+static void gated_norm_part(void *context, int64_t begin, int64_t end, int thread)
+{
+    chunk *t = context;
+    (void)thread;
+    const model_config *c = &t->b->config;
+    for (int64_t i = begin * c->n_value_heads; i < end * c->n_value_heads; i++) {
+        float *o = t->p->mixed + i * GDN_HEAD_DIM;
+        t->b->k.gated_norm(o, t->p->z + i * GDN_HEAD_DIM, t->prepared->gdn_norm, c->rms_eps, o);
+    }
+}
+
+/* The three rows before the chunk to the front of c; at the end the last three to the new state. */
+static void load_window(chunk *t)
+{
+    size_t bytes = (size_t)t->b->config.conv_channels * sizeof(float);
+    for (int i = 0; i < CONV_TAPS - 1; i++) {
+        float *row = t->p->c + i * t->b->config.conv_channels;
+        if (t->first == 0)
+            memset(row, 0, bytes);
+        else
+            memcpy(row,
+                   state_window(t->b, t->s->at.state, t->prepared->gdn_index, t->first + 1 + i),
+                   bytes);
+    }
+}
+
+static void store_window(chunk *t)
+{
+    size_t bytes = (size_t)t->b->config.conv_channels * sizeof(float);
+    for (int i = 0; i < CONV_TAPS - 1; i++)
+        memcpy(state_window(t->b, t->b->store.spare_state, t->prepared->gdn_index,
+                            t->first + t->n + 1 + i),
+               t->p->c + (int64_t)(t->n + i) * t->b->config.conv_channels, bytes);
+}
+
+static void gdn_mixer(chunk *t)
+{
+    backend *b = t->b;
+    const model_config *c = &b->config;
+    prefill_scratch *p = t->p;
+    const gdn_weights *w = &t->layer->gdn;
+    load_window(t);
+    add_job(t, &w->qkv, p->c + (CONV_TAPS - 1) * (int64_t)c->conv_channels, c->conv_channels);
+    add_job(t, &w->z, p->z, c->value_size);
+    add_job(t, &w->a, p->a, c->n_value_heads);
+    add_job(t, &w->b, p->b, c->n_value_heads);
+    project(t, t->n);
+    store_window(t);
+    thread_pool_run(b->pool, t->n, 1, convolve_part, t);
+    thread_pool_run(b->pool, (int64_t)c->n_value_heads * HEAD_SLICES, 1, scan_part, t);
+    thread_pool_run(b->pool, t->n, 1, gated_norm_part, t);
+    project_output(t, &w->out, p->mixed);
+}
+
+/* ---- attention ---- */
+
+static void append_part(void *context, int64_t begin, int64_t end, int thread)
+{
+    chunk *t = context;
+    (void)thread;
+    backend *b = t->b;
+    const model_config *c = &b->config;
+    const prepared_layer *l = t->prepared;
+    for (int64_t i = begin; i < end; i++) {
+        const float *cosines = t->p->cosines + i * ROTARY_PAIRS;
+        const float *sines = t->p->sines + i * ROTARY_PAIRS;
+        for (int64_t h = i * c->n_query_heads; h < (i + 1) * c->n_query_heads; h++) {
+            float *q = t->p->q + h * ATTENTION_HEAD_DIM;
+            b->k.rmsnorm(t->p->q_gate + h * 2 * ATTENTION_HEAD_DIM, l->q_norm, ATTENTION_HEAD_DIM,
+                         c->rms_eps, q);
+            b->k.rope(q, cosines, sines);
+            for (int d = 0; d < ATTENTION_HEAD_DIM; d++) q[d] *= 0.0625f; /* 1/sqrt(256), exact */
+        }
+        for (int32_t m = 0; m < c->n_kv_heads; m++) {
+            float *k = t->p->k + (i * c->n_kv_heads + m) * ATTENTION_HEAD_DIM;
+            const float *v = t->p->v + (i * c->n_kv_heads + m) * ATTENTION_HEAD_DIM;
+            b->k.rmsnorm(k, l->k_norm, ATTENTION_HEAD_DIM, c->rms_eps, k);
+            b->k.rope(k, cosines, sines);
+            store_write(b, t->s, t->first + i, l->attention_index, 0, m, k);
+            store_write(b, t->s, t->first + i, l->attention_index, 1, m, v);
+        }
+    }
+}
+
+/* Query rows of one KV head: the query heads of some tokens. */
+typedef struct query_tile {
+    int32_t token, n_tokens; /* within the chunk */
+    int32_t head, n_heads;   /* query heads, consecutive */
+    int32_t kv_head;
+    float *q, *out, *part_out; // [n_tokens * n_heads][256]
+    float *max, *sum, *part_max, *part_sum;
+} query_tile;
+
+/* All blocks a tile sees, in order. */
+static void attend(chunk *t, const query_tile *tile)
+{
+    backend *b = t->b;
+    int32_t n_rows = tile->n_tokens * tile->n_heads, visible[ATTENTION_MAX_ROWS];
+    int64_t last = t->first + tile->token + tile->n_tokens - 1;
+    for (int32_t r = 0; r < n_rows; r++) tile->max[r] = -INFINITY, tile->sum[r] = 0;
+    memset(tile->out, 0, (size_t)n_rows * ATTENTION_HEAD_DIM * sizeof(float));
+    for (int32_t block = 0; block <= last / KV_BLOCK_TOKENS; block++) {
+        for (int32_t r = 0; r < n_rows; r++) {
+            int64_t left =
+                t->first + tile->token + r / tile->n_heads + 1 - (int64_t)block * KV_BLOCK_TOKENS;
+            visible[r] = (int32_t)(left < 0 ? 0 : left < KV_BLOCK_TOKENS ? left : KV_BLOCK_TOKENS);
+        }
+        int32_t number = t->s->at.blocks[block], index = t->prepared->attention_index;
+        attention_block_args a = {.q = tile->q,
+                                  .n_rows = n_rows,
+                                  .visible = visible,
+                                  .k = store_kv(b, number, index, 0, tile->kv_head),
+                                  .v = store_kv(b, number, index, 1, tile->kv_head),
+                                  .max = tile->part_max,
+                                  .sum = tile->part_sum,
+                                  .out = tile->part_out};
+        if (b->kv_f32)
+            b->k.attention_block_f32(&a);
+        else
+            b->k.attention_block_f16(&a);
+        for (int32_t r = 0; r < n_rows; r++)
+            b->k.attention_merge(&tile->max[r], &tile->sum[r], tile->out + r * ATTENTION_HEAD_DIM,
+                                 a.max[r], a.sum[r], a.out + r * ATTENTION_HEAD_DIM);
+    }
+}
+
+static void attention_tile(chunk *t, query_tile *tile)
+{
+    const model_config *c = &t->b->config;
+    for (int32_t i = 0; i < tile->n_tokens; i++)
+        memcpy(tile->q + i * tile->n_heads * ATTENTION_HEAD_DIM,
+               t->p->q + ((int64_t)(tile->token + i) * c->n_query_heads + tile->head) *
+                             ATTENTION_HEAD_DIM,
+               (size_t)tile->n_heads * ATTENTION_HEAD_DIM * sizeof(float));
+    attend(t, tile);
+    for (int32_t r = 0; r < tile->n_tokens * tile->n_heads; r++) {
+        int64_t head = (int64_t)(tile->token + r / tile->n_heads) * c->n_query_heads + tile->head +
+                       r % tile->n_heads;
+        float *out = t->p->attention_mixed + head * ATTENTION_HEAD_DIM;
+        const float *from = tile->out + r * ATTENTION_HEAD_DIM;
+        for (int d = 0; d < ATTENTION_HEAD_DIM; d++) out[d] = from[d] / tile->sum[r];
+        t->b->k.sigmoid_gate(out, t->p->q_gate + (2 * head + 1) * ATTENTION_HEAD_DIM,
+                             ATTENTION_HEAD_DIM);
+    }
+}
+
+static int32_t tile_tokens(const chunk *t)
+{
+    int32_t heads = t->b->config.n_query_heads / t->b->config.n_kv_heads;
+    return larger_of(1, ATTENTION_MAX_ROWS / heads);
+}
+
+/* A tile of tokens of one KV head; the last tokens, which see most, first. */
+static void attention_unit(void *context, int32_t unit, int thread)
+{
+    chunk *t = context;
+    const model_config *c = &t->b->config;
+    int32_t heads = c->n_query_heads / c->n_kv_heads, tokens = tile_tokens(t);
+    int32_t token = (divide_up(t->n, tokens) - 1 - unit / c->n_kv_heads) * tokens;
+    int32_t m = unit % c->n_kv_heads;
+    const size_t floats = (size_t)ATTENTION_MAX_ROWS * ATTENTION_HEAD_DIM;
+    float *memory = t->p->attention_tile + (size_t)thread * ATTENTION_TILE_FLOATS;
+    float *small = memory + 3 * floats;
+    for (int32_t h = 0; h < heads; h += ATTENTION_MAX_ROWS) {
+        query_tile tile = {.token = token,
+                           .n_tokens = smaller_of(tokens, t->n - token),
+                           .head = m * heads + h,
+                           .n_heads = smaller_of(heads - h, ATTENTION_MAX_ROWS),
+                           .kv_head = m,
+                           .q = memory,
+                           .out = memory + floats,
+                           .part_out = memory + 2 * floats,
+                           .max = small,
+                           .sum = small + ATTENTION_MAX_ROWS,
+                           .part_max = small + 2 * ATTENTION_MAX_ROWS,
+                           .part_sum = small + 3 * ATTENTION_MAX_ROWS};
+        attention_tile(t, &tile);
+    }
+}
+
+static void attention_mixer(chunk *t)
+{
+    const model_config *c = &t->b->config;
+    prefill_scratch *p = t->p;
+    const attention_weights *w = &t->layer->attention;
+    for (int32_t i = 0; i < t->n; i++)
+        rope_angles(t->b, t->first + i, p->cosines + i * ROTARY_PAIRS, p->sines + i * ROTARY_PAIRS);
+    add_job(t, &w->q, p->q_gate, 2 * (int64_t)c->query_size);
+    add_job(t, &w->k, p->k, c->kv_size);
+    add_job(t, &w->v, p->v, c->kv_size);
+    project(t, t->n);
+    thread_pool_run(t->b->pool, t->n, 1, append_part, t);
+    run_units(t->b->pool, divide_up(t->n, tile_tokens(t)) * c->n_kv_heads, attention_unit, t);
+    project_output(t, &w->o, p->attention_mixed);
+}
+
+/* ---- the chunk ---- */
+
+static void embed_part(void *context, int64_t begin, int64_t end, int thread)
+{
+    chunk *t = context;
+    (void)thread;
+    int32_t hidden = t->b->config.hidden_size;
+    for (int64_t i = begin; i < end; i++)
+        t->b->k.dequantize(&t->b->weights->embedding, t->tokens[i], 0, hidden,
+                           t->p->x + i * hidden);
+}
+
+static void call_tap(const chunk *t, int32_t layer, const float *rows)
+{
+    if (t->b->tap) t->b->tap(t->b->tap_user, layer, t->first, t->n, rows);
+}
+
+static void run_layer(chunk *t, int32_t i)
+{
+    t->index = i;
+    t->layer = &t->b->weights->layers[i];
+    t->prepared = &t->b->prepared.layers[i];
+    call_tap(t, i, t->p->x);
+    norm_rows(t, t->prepared->input_norm, true);
+    if (t->layer->is_attention)
+        attention_mixer(t);
+    else
+        gdn_mixer(t);
+    prefill_moe(t->b, t->layer, t->n);
+}
+
+static calla_status check_finite(const chunk *t, calla_error *err)
+{
+    for (int32_t i = 0; i < t->n; i++)
+        if (t->p->bad_layer[i] >= 0)
+            return error_set(err, CALLA_ERR_NUMERIC,
+                             "activations entering layer %d of %d are not finite at position %lld",
+                             t->p->bad_layer[i], t->b->config.n_layers, (long long)(t->first + i));
+    return CALLA_OK;
+}
+
+/* Logits of the last row or of all rows: the same arithmetic. */
+static void project_logits(chunk *t, logits_mode mode, float *logits)
+{
+    backend *b = t->b;
+    int32_t hidden = b->config.hidden_size, n = mode == LOGITS_ALL ? t->n : 1;
+    t->to_pack = t->p->u + (int64_t)(t->n - n) * hidden;
+    t->pack_cols = hidden;
+    thread_pool_run(b->pool, n, b->k.pack_tile, pack_part, t);
+    add_job(t, &b->weights->head, logits, b->config.n_vocab);
+    project(t, n);
+}
+
+static calla_status run_chunk(chunk *t, const calla_control *control, calla_error *err)
+{
+    backend *b = t->b;
+    for (int32_t i = 0; i < t->n; i++) t->p->bad_layer[i] = -1;
+    thread_pool_run(b->pool, t->n, 1, embed_part, t);
+    for (int32_t i = 0; i < b->config.n_layers; i++) {
+        if (is_cancelled(control))
+            return error_set(err, CALLA_ERR_CANCELLED, "cancelled at position %lld",
+                             (long long)t->first);
+        run_layer(t, i);
+    }
+    t->index = b->config.n_layers;
+    norm_rows(t, b->prepared.final_norm, false);
+    call_tap(t, b->config.n_layers, t->p->u);
+    return check_finite(t, err);
+}
+
+calla_status prefill_chunk(backend *b, backend_sequence *s, const int32_t *tokens, int32_t n,
+                           logits_mode mode, float *logits, const calla_control *control,
+                           calla_error *err)
+{
+    chunk t = {
+        .b = b, .p = &b->scratch.prefill, .s = s, .tokens = tokens, .n = n, .first = s->at.length};
+    CALLA_TRY(store_reserve(b, s, n, err));
+    calla_status status = run_chunk(&t, control, err);
+    if (status != CALLA_OK) {
+        store_trim(b, s, t.first + n);
+        return status;
+    }
+    if (mode != LOGITS_NONE) project_logits(&t, mode, logits);
+    float *state = s->at.state;
+    s->at.state = b->store.spare_state;
+    b->store.spare_state = state;
+    s->at.length += n;
+    return CALLA_OK;
+}

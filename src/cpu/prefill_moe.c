@@ -1,0 +1,121 @@
+/* The MoE of a prefill chunk (MODEL.md 3.8): rows are sorted by expert, each expert multiplies its
+ * rows, and every token adds up its experts in the order of its slots, so that its result does not
+ * depend on its neighbours. */
+#include "cpu/cpu.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct moe_chunk {
+    backend *b;
+    prefill_scratch *p;
+    const moe_weights *w;
+    int32_t n;
+} moe_chunk;
+
+/* Tokens [begin, end): router, choice, the shared expert's gate. */
+static void route_part(void *context, int64_t begin, int64_t end, int thread)
+{
+    moe_chunk *t = context;
+    const model_config *c = &t->b->config;
+    const cpu_kernels *k = &t->b->k;
+    int32_t n_experts = c->n_experts, slots = c->n_experts_per_token;
+    float *logits = t->p->router + (size_t)thread * GEMV_MAX_INPUTS * (size_t)(n_experts + 1);
+    for (int64_t first = begin; first < end; first += GEMV_MAX_INPUTS) {
+        int32_t n = end - first < GEMV_MAX_INPUTS ? (int32_t)(end - first) : GEMV_MAX_INPUTS;
+        const float *x[GEMV_MAX_INPUTS];
+        float *y[GEMV_MAX_INPUTS], *gate[GEMV_MAX_INPUTS];
+        for (int32_t i = 0; i < n; i++) {
+            x[i] = t->p->u + (first + i) * c->hidden_size;
+            y[i] = logits + (size_t)i * (size_t)(n_experts + 1);
+            gate[i] = y[i] + n_experts;
+        }
+        k->gemv_f32(&t->w->router, 0, n_experts, x, n, y);
+        k->gemv_f32(&t->w->shared_expert_gate, 0, 1, x, n, gate);
+        for (int32_t i = 0; i < n; i++) {
+            k->router_top_k(y[i], n_experts, slots, t->p->experts + (first + i) * slots,
+                            t->p->weights + (first + i) * slots);
+            t->p->shared_scale[first + i] = 1.0f / (1.0f + expf(-*gate[i]));
+        }
+    }
+}
+
+/* Counting sort of the slots by expert, tokens ascending within one; then the units. */
+static void sort_slots(moe_chunk *t)
+{
+    const model_config *c = &t->b->config;
+    prefill_scratch *p = t->p;
+    int32_t n_slots = t->n * c->n_experts_per_token, n_experts = c->n_experts;
+    memset(p->offsets, 0, (size_t)(n_experts + 2) * sizeof *p->offsets);
+    for (int32_t i = 0; i < n_slots; i++) p->offsets[p->experts[i] + 2]++;
+    for (int32_t e = 0; e < n_experts; e++) p->offsets[e + 2] += p->offsets[e + 1];
+    /* offsets[e + 1] is where expert e's next row goes, and in the end where its rows end. */
+    for (int32_t i = 0; i < n_slots; i++) {
+        int32_t at = p->offsets[p->experts[i] + 1]++;
+        p->position[i] = at;
+        p->rows[at] = i / c->n_experts_per_token;
+    }
+    for (int32_t i = 0; i < t->n; i++) p->rows[n_slots + i] = i;
+    p->n_units = 0;
+    for (int32_t e = 0; e <= n_experts; e++) {
+        int32_t first = e < n_experts ? p->offsets[e] : n_slots;
+        int32_t end = e < n_experts ? p->offsets[e + 1] : n_slots + t->n;
+        for (; first < end; first += MOE_TILE)
+            p->units[p->n_units++] = (expert_unit){e, first, smaller_of(MOE_TILE, end - first)};
+    }
+}
+
+/* One expert's matrices for some of its rows. */
+static void expert_part(void *context, int32_t index, int thread)
+{
+    moe_chunk *t = context;
+    const model_config *c = &t->b->config;
+    const cpu_kernels *k = &t->b->k;
+    prefill_scratch *p = t->p;
+    const expert_unit *unit = &p->units[index];
+    bool routed = unit->expert < c->n_experts;
+    matrix gate = routed ? expert_matrix(&t->w->gate, unit->expert) : t->w->shared_gate;
+    matrix up = routed ? expert_matrix(&t->w->up, unit->expert) : t->w->shared_up;
+    matrix down = routed ? expert_matrix(&t->w->down, unit->expert) : t->w->shared_down;
+    int32_t width = gate.rows, widest = larger_of(c->expert_width, c->shared_expert_width);
+    size_t tile = (size_t)divide_up(MOE_TILE, k->pack_tile) * (size_t)k->pack_tile *
+                  (size_t)larger_of(c->hidden_size, widest) * (size_t)k->pack_element_bytes;
+    unsigned char *packed = p->tile_packed + (size_t)thread * tile;
+    float *g = p->tile_gate + (size_t)thread * MOE_TILE * (size_t)widest;
+    float *u = p->tile_up + (size_t)thread * MOE_TILE * (size_t)widest;
+    k->pack_input(p->u, c->hidden_size, p->rows + unit->first, unit->n, c->hidden_size, packed);
+    k->gemm(&gate, 0, width, packed, unit->n, g, width);
+    k->gemm(&up, 0, width, packed, unit->n, u, width);
+    k->swiglu(g, u, unit->n * width, g);
+    k->pack_input(g, width, NULL, unit->n, width, packed);
+    k->gemm(&down, 0, c->hidden_size, packed, unit->n,
+            p->down + (int64_t)unit->first * c->hidden_size, c->hidden_size);
+}
+
+/* Tokens [begin, end): x += sum over the slots in their order of weight * down, + the shared one.
+ */
+static void combine_part(void *context, int64_t begin, int64_t end, int thread)
+{
+    moe_chunk *t = context;
+    (void)thread;
+    const model_config *c = &t->b->config;
+    prefill_scratch *p = t->p;
+    int32_t hidden = c->hidden_size, slots = c->n_experts_per_token;
+    for (int64_t i = begin; i < end; i++) {
+        float *x = p->x + i * hidden;
+        for (int64_t s = i * slots; s < (i + 1) * slots; s++)
+            t->b->k.add_scaled(x, p->down + (int64_t)p->position[s] * hidden, p->weights[s],
+                               hidden);
+        t->b->k.add_scaled(x, p->down + ((int64_t)t->n * slots + i) * hidden, p->shared_scale[i],
+                           hidden);
+    }
+}
+
+void prefill_moe(backend *b, const layer_weights *layer, int32_t n)
+{
+    moe_chunk t = {b, &b->scratch.prefill, &layer->moe, n};
+    thread_pool_run(b->pool, n, GEMV_MAX_INPUTS, route_part, &t);
+    sort_slots(&t);
+    run_units(b->pool, t.p->n_units, expert_part, &t);
+    thread_pool_run(b->pool, n, 1, combine_part, &t);
+}
