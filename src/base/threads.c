@@ -23,17 +23,16 @@ struct thread_pool {
     thread_pool_fn fn;
     void *context;
     bool stop;
-    /* `epoch` counts regions; a worker waits for it to change. `n_left` counts workers that have not
-     * finished the region; the caller waits for 0. `n_sleeping` avoids the wake-up system call. */
+    /* `epoch` counts regions; a worker waits for it to change. A region has n_threads parts;
+     * `ticket` is the region's epoch (high half) and the next part nobody has taken. So when a
+     * worker is late (another process has its core), the others do its part, and a worker that
+     * comes too late finds nothing. `n_left` counts parts not finished; the caller waits for 0.
+     * `n_sleeping` avoids the wake-up system call. */
     _Alignas(64) _Atomic uint32_t epoch;
+    _Alignas(64) _Atomic uint64_t ticket;
     _Alignas(64) _Atomic uint32_t n_left;
     _Alignas(64) _Atomic uint32_t n_sleeping;
 };
-
-typedef struct worker_argument {
-    thread_pool *pool;
-    int thread;
-} worker_argument;
 
 static inline void pause_cpu(void)
 {
@@ -54,12 +53,28 @@ static void futex_wake_all(_Atomic uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1 << 30, NULL, NULL, 0);
 }
 
-static void run_part(thread_pool *pool, int thread)
+/* The next part of region `epoch`, or -1 when all are taken. What the caller wrote for the region
+ * may be read after a part was taken, not before: the region cannot end until then. */
+static int take_part(thread_pool *pool, uint32_t epoch)
 {
-    int64_t units = (pool->n + pool->grain - 1) / pool->grain, t = pool->n_threads;
-    int64_t begin = units * thread / t * pool->grain, end = units * (thread + 1) / t * pool->grain;
-    if (end > pool->n) end = pool->n;
-    if (begin < end) pool->fn(pool->context, begin, end, thread);
+    uint64_t ticket = atomic_load_explicit(&pool->ticket, memory_order_acquire);
+    do {
+        if (ticket >> 32 != epoch || (uint32_t)ticket >= (uint32_t)pool->n_threads) return -1;
+    } while (!atomic_compare_exchange_weak_explicit(&pool->ticket, &ticket, ticket + 1,
+                                                    memory_order_acq_rel, memory_order_acquire));
+    return (int)(uint32_t)ticket;
+}
+
+static void run_parts(thread_pool *pool, uint32_t epoch)
+{
+    int part;
+    while ((part = take_part(pool, epoch)) >= 0) {
+        int64_t units = (pool->n + pool->grain - 1) / pool->grain, t = pool->n_threads;
+        int64_t begin = units * part / t * pool->grain, end = units * (part + 1) / t * pool->grain;
+        if (end > pool->n) end = pool->n;
+        if (begin < end) pool->fn(pool->context, begin, end, part);
+        atomic_fetch_sub_explicit(&pool->n_left, 1, memory_order_release);
+    }
 }
 
 static uint32_t wait_for_region(thread_pool *pool, uint32_t seen)
@@ -78,22 +93,23 @@ static uint32_t wait_for_region(thread_pool *pool, uint32_t seen)
 
 static void *worker_main(void *argument)
 {
-    worker_argument a = *(worker_argument *)argument;
-    free(argument);
+    thread_pool *pool = argument;
     uint32_t seen = 0;
     for (;;) {
-        seen = wait_for_region(a.pool, seen);
-        if (a.pool->stop) return NULL;
-        run_part(a.pool, a.thread);
-        atomic_fetch_sub_explicit(&a.pool->n_left, 1, memory_order_release);
+        seen = wait_for_region(pool, seen);
+        if (pool->stop) return NULL;
+        run_parts(pool, seen);
     }
 }
 
-static void start_region(thread_pool *pool)
+static uint32_t start_region(thread_pool *pool)
 {
-    atomic_store_explicit(&pool->n_left, (uint32_t)pool->n_threads - 1, memory_order_relaxed);
-    atomic_fetch_add(&pool->epoch, 1);
+    uint32_t epoch = atomic_load_explicit(&pool->epoch, memory_order_relaxed) + 1;
+    atomic_store_explicit(&pool->n_left, (uint32_t)pool->n_threads, memory_order_relaxed);
+    atomic_store_explicit(&pool->ticket, (uint64_t)epoch << 32, memory_order_release);
+    atomic_store(&pool->epoch, epoch);
     if (atomic_load(&pool->n_sleeping)) futex_wake_all(&pool->epoch);
+    return epoch;
 }
 
 void thread_pool_run(thread_pool *pool, int64_t n, int64_t grain, thread_pool_fn fn, void *context)
@@ -107,13 +123,14 @@ void thread_pool_run(thread_pool *pool, int64_t n, int64_t grain, thread_pool_fn
     pool->grain = grain;
     pool->fn = fn;
     pool->context = context;
-    start_region(pool);
-    run_part(pool, 0);
-    /* The others have equal parts, so they end about now; if one was descheduled, let it have this
-     * core rather than spin against it. */
+    run_parts(pool, start_region(pool));
+    /* The others have equal parts, so they end about now; if one was descheduled in the middle of
+     * its part, let it have this core rather than spin against it. */
     for (int i = 0; atomic_load_explicit(&pool->n_left, memory_order_acquire); i++) {
-        if (i < SPIN_ROUNDS) pause_cpu();
-        else sched_yield();
+        if (i < SPIN_ROUNDS)
+            pause_cpu();
+        else
+            sched_yield();
     }
 }
 
@@ -134,19 +151,12 @@ calla_status thread_pool_create(int n_threads, thread_pool **out, calla_error *e
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     for (int i = 1; i < n_threads && status == CALLA_OK; i++) {
-        worker_argument *a = malloc(sizeof *a);
-        int e = ENOMEM;
-        if (a) {
-            *a = (worker_argument){pool, i};
-            e = pthread_create(&pool->threads[i], NULL, worker_main, a);
-        }
-        if (e != 0) {
-            free(a);
+        int e = pthread_create(&pool->threads[i], NULL, worker_main, pool);
+        if (e != 0)
             status = error_set_errno(err, CALLA_ERR_MEMORY, e, "cannot start thread %d of %d",
                                      i + 1, n_threads);
-        } else {
+        else
             pool->n_started = i;
-        }
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (status != CALLA_OK) goto fail;
@@ -167,7 +177,10 @@ void thread_pool_free(thread_pool *pool)
     mem_free(pool);
 }
 
-int thread_pool_size(const thread_pool *pool) { return pool->n_threads; }
+int thread_pool_size(const thread_pool *pool)
+{
+    return pool->n_threads;
+}
 
 int usable_processors(void)
 {

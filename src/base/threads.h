@@ -15,13 +15,14 @@ calla_status thread_pool_create(int n_threads, thread_pool **pool, calla_error *
 void thread_pool_free(thread_pool *pool);
 int thread_pool_size(const thread_pool *pool);
 
-/* The part of a region one thread does: items [begin, end) on thread `thread` (0 is the caller). */
+/* One part of a region: items [begin, end). `thread` is below the pool's size, and no two parts
+ * that run at the same time share it, so it may pick scratch memory. */
 typedef void (*thread_pool_fn)(void *context, int64_t begin, int64_t end, int thread);
 
-/* Splits [0, n) into contiguous ranges whose starts are multiples of `grain`, one a thread, runs
- * them and returns when all are done. Threads without items do not call fn. Not reentrant. */
-void thread_pool_run(thread_pool *pool, int64_t n, int64_t grain, thread_pool_fn fn,
-                     void *context);
+/* Splits [0, n) into contiguous ranges whose starts are multiples of `grain`, as many as there are
+ * threads, runs them and returns when all are done. A thread that is late (its core is busy with
+ * something else) has its range done by another. Empty ranges do not call fn. Not reentrant. */
+void thread_pool_run(thread_pool *pool, int64_t n, int64_t grain, thread_pool_fn fn, void *context);
 
 /* Processors this process may run on, at least 1. */
 int usable_processors(void);
