@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -58,6 +59,16 @@ int cli_usage_error(const char *format, ...)
     return EXIT_USAGE;
 }
 
+int cli_option_error(int result, char **argv)
+{
+    const char *argument = argv[optind - 1];
+    if (result == ':') return cli_usage_error("option '%s' needs a value", argument);
+    if (strncmp(argument, "--", 2) != 0 && optopt)
+        return cli_usage_error("unknown option '-%c'", optopt);
+    if (optopt) return cli_usage_error("option '%s' takes no value", argument);
+    return cli_usage_error("unknown or ambiguous option '%s'", argument);
+}
+
 /* ---- values ---- */
 
 bool cli_parse_int(const char *option, const char *text, int64_t low, int64_t high, int64_t *value)
@@ -77,7 +88,7 @@ bool cli_parse_int(const char *option, const char *text, int64_t low, int64_t hi
 bool cli_parse_float(const char *option, const char *text, double low, double high, double *value)
 {
     char *end;
-    double v = strtod(text, &end);
+    double v = strtod(text, &end); /* an overflow is infinite */
     if (end == text || *end || !isfinite(v) || v < low || v > high) {
         cli_usage_error("%s: '%s' is not a number from %g to %g", option, text, low, high);
         return false;
@@ -177,6 +188,7 @@ bool cli_read_input(const char *path, char **data, size_t *n_bytes)
         if (got == 0) break;
     }
     if (ferror(f)) {
+        if (atomic_load(&cancelled)) exit(cli_cancel_exit());
         cli_failf("cannot read %s: %s", path, strerror(errno));
         goto fail;
     }
@@ -189,6 +201,38 @@ fail:
     if (f != stdin) fclose(f);
     free(p);
     return false;
+}
+
+bool cli_read_ids(const char *path, calla_tokens *tokens)
+{
+    char *text;
+    size_t n_bytes;
+    if (!cli_read_input(path, &text, &n_bytes)) return false;
+    int32_t *ids = malloc((n_bytes / 2 + 1) * sizeof *ids);
+    int64_t n = 0;
+    char *p = text + strspn(text, " \t\r\n");
+    while (ids && p < text + n_bytes) {
+        char *end;
+        errno = 0;
+        long id = strtol(p, &end, 10);
+        size_t gap = strspn(end, " \t\r\n");
+        if (end == p || errno || id < 0 || id > INT32_MAX || (gap == 0 && end < text + n_bytes)) {
+            cli_failf("%s: byte %td: '%.*s' is not a token id", path, p - text,
+                      (int)strcspn(p, " \t\r\n") > 20 ? 20 : (int)strcspn(p, " \t\r\n"), p);
+            free(ids);
+            free(text);
+            return false;
+        }
+        ids[n++] = (int32_t)id;
+        p = end + gap;
+    }
+    free(text);
+    if (!ids) {
+        cli_failf("%s: no memory for its ids", path);
+        return false;
+    }
+    *tokens = (calla_tokens){ids, n};
+    return true;
 }
 
 static void note_write_error(void)
@@ -212,6 +256,69 @@ int cli_finish(int code)
     cli_progress_end();
     if (!output_failed && !reader_gone && fflush(stdout) != 0) note_write_error();
     return output_failed && code == EXIT_OK ? EXIT_FAILED : code;
+}
+
+/* ---- output files ---- */
+
+bool cli_output_open(cli_output *out, const char *path)
+{
+    *out = (cli_output){.path = path};
+    struct stat st;
+    if (strcmp(path, "-") == 0) {
+        out->file = stdout;
+    } else if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
+        out->file = fopen(path, "wb");
+    } else {
+        if (asprintf(&out->temporary, "%s.XXXXXX", path) < 0) {
+            out->temporary = NULL;
+            cli_failf("%s: no memory for a path", path);
+            return false;
+        }
+        int fd = mkstemp(out->temporary);
+        mode_t mask = umask(0);
+        umask(mask);
+        if (fd >= 0) fchmod(fd, 0666 & ~mask);
+        out->file = fd >= 0 ? fdopen(fd, "wb") : NULL;
+    }
+    if (out->file) return true;
+    cli_failf("cannot create %s: %s", path, strerror(errno));
+    free(out->temporary);
+    out->temporary = NULL;
+    return false;
+}
+
+bool cli_output_write(cli_output *out, const void *data, size_t n_bytes)
+{
+    if (out->file == stdout) return cli_write(data, n_bytes);
+    if (fwrite(data, 1, n_bytes, out->file) == n_bytes) return true;
+    cli_failf("cannot write to %s: %s", out->path, strerror(errno));
+    return false;
+}
+
+void cli_output_abort(cli_output *out)
+{
+    if (out->file && out->file != stdout) fclose(out->file);
+    if (out->temporary) unlink(out->temporary);
+    free(out->temporary);
+    *out = (cli_output){0};
+}
+
+bool cli_output_commit(cli_output *out)
+{
+    bool ok = true;
+    if (out->file != stdout) {
+        ok = fflush(out->file) == 0 && (!out->temporary || fsync(fileno(out->file)) == 0);
+        ok = fclose(out->file) == 0 && ok;
+        out->file = NULL;
+        if (ok && out->temporary) ok = rename(out->temporary, out->path) == 0;
+        if (!ok) cli_failf("cannot write %s: %s", out->path, strerror(errno));
+    }
+    if (ok) { /* nothing to remove */
+        free(out->temporary);
+        out->temporary = NULL;
+    }
+    cli_output_abort(out);
+    return ok;
 }
 
 /* ---- progress ---- */

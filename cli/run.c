@@ -1,7 +1,390 @@
-#include "cli.h"
+/* calla run: one prompt to text. */
+#include "run.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static const char help[] =
+    "usage: calla run -m DIR (-p TEXT | -f FILE | --messages FILE) [OPTIONS]\n"
+    "\n"
+    "Prints the model's answer to a prompt. The model's reasoning is shown, dimmed, only when\n"
+    "standard output is a terminal; tool calls are printed as one line of JSON each.\n"
+    "\n"
+    "  -p, --prompt TEXT     the user's message, - = standard input\n"
+    "  -f, --file FILE       the user's message from a file, - = standard input\n"
+    "      --messages FILE   a conversation: JSON array of {\"role\", \"content\" ...}\n"
+    "      --system TEXT     system message before -p or -f\n"
+    "      --tools FILE      JSON array of tools the model may call\n"
+    "      --no-think        answer without reasoning\n"
+    "      --raw             continue the text of -p or -f, without the chat template\n"
+    "      --allow-control-tokens   let control tokens written in the prompt (as <|im_end|>) act;\n"
+    "                        else they are plain text\n"
+    "  -n, --max-tokens N    tokens to generate at most [until it ends or the context is full]\n"
+    "      --stop TEXT       end the answer before this text (repeatable)\n"
+    "      --show-thinking   print the reasoning also to a file or pipe\n"
+    "      --hide-thinking   do not print it to a terminal either\n"
+    "      --json            print one JSON object at the end: text, reasoning, tool calls ...\n"
+    "      --logprobs N      with --json: log-probabilities of each token and the N most likely\n"
+    "      --stats           timings as one line of JSON on standard error\n";
+
+/* ---- options ---- */
+
+enum {
+    OPT_MESSAGES = CLI_OPT_COMMAND,
+    OPT_SYSTEM,
+    OPT_TOOLS,
+    OPT_NO_THINK,
+    OPT_RAW,
+    OPT_CONTROL,
+    OPT_STOP,
+    OPT_SHOW,
+    OPT_HIDE,
+    OPT_JSON,
+    OPT_LOGPROBS,
+    OPT_STATS
+};
+
+static const struct option long_options[] = {
+    CLI_ENGINE_LONG_OPTIONS,
+    CLI_SAMPLING_LONG_OPTIONS,
+    {"prompt", required_argument, NULL, 'p'},
+    {"file", required_argument, NULL, 'f'},
+    {"messages", required_argument, NULL, OPT_MESSAGES},
+    {"system", required_argument, NULL, OPT_SYSTEM},
+    {"tools", required_argument, NULL, OPT_TOOLS},
+    {"no-think", no_argument, NULL, OPT_NO_THINK},
+    {"raw", no_argument, NULL, OPT_RAW},
+    {"allow-control-tokens", no_argument, NULL, OPT_CONTROL},
+    {"max-tokens", required_argument, NULL, 'n'},
+    {"stop", required_argument, NULL, OPT_STOP},
+    {"show-thinking", no_argument, NULL, OPT_SHOW},
+    {"hide-thinking", no_argument, NULL, OPT_HIDE},
+    {"json", no_argument, NULL, OPT_JSON},
+    {"logprobs", required_argument, NULL, OPT_LOGPROBS},
+    {"stats", no_argument, NULL, OPT_STATS},
+    {"help", no_argument, NULL, 'h'},
+    {0}};
+
+static bool add_stop(const char *text, run_args *args)
+{
+    if (!*text) cli_usage_error("--stop: the text is empty");
+    else if (args->n_stops == RUN_MAX_STOPS)
+        cli_usage_error("--stop: more than %d texts", RUN_MAX_STOPS);
+    else {
+        args->stops[args->n_stops++] = text;
+        return true;
+    }
+    return false;
+}
+
+/* Options of this command alone; results as cli_engine_option's. */
+static int own_option(int c, const char *argument, run_args *args)
+{
+    bool ok = true;
+    switch (c) {
+    case 'p':
+        args->text = argument;
+        break;
+    case 'f':
+        args->file = argument;
+        break;
+    case OPT_MESSAGES:
+        args->messages = argument;
+        break;
+    case OPT_SYSTEM:
+        args->system = argument;
+        break;
+    case OPT_TOOLS:
+        args->tools = argument;
+        break;
+    case OPT_NO_THINK:
+        args->no_think = true;
+        break;
+    case OPT_RAW:
+        args->raw = true;
+        break;
+    case OPT_CONTROL:
+        args->allow_control = true;
+        break;
+    case 'n':
+        ok = cli_parse_int("--max-tokens", argument, 0, INT32_MAX, &args->max_tokens);
+        break;
+    case OPT_STOP:
+        ok = add_stop(argument, args);
+        break;
+    case OPT_SHOW:
+        args->show_thinking = 1;
+        break;
+    case OPT_HIDE:
+        args->show_thinking = 0;
+        break;
+    case OPT_JSON:
+        args->json = true;
+        break;
+    case OPT_LOGPROBS:
+        ok = cli_parse_int("--logprobs", argument, 0, CALLA_MAX_TOP_LOGPROBS, &args->n_logprobs);
+        break;
+    case OPT_STATS:
+        args->stats = true;
+        break;
+    default:
+        return 0;
+    }
+    return ok ? 1 : -1;
+}
+
+static int check_options(const run_args *args)
+{
+    int n_prompts = (args->text != NULL) + (args->file != NULL) + (args->messages != NULL);
+    if (!args->engine.model) return cli_usage_error("which model? -m DIR is missing");
+    if (n_prompts != 1) return cli_usage_error("give one of -p TEXT, -f FILE and --messages FILE");
+    if (args->raw && (args->messages || args->system || args->tools || args->no_think))
+        return cli_usage_error("--raw has no use for messages, system text, tools or --no-think");
+    if (args->messages && args->system)
+        return cli_usage_error("--system goes with -p or -f; put it into the messages");
+    if (args->n_logprobs >= 0 && !args->json) return cli_usage_error("--logprobs needs --json");
+    return -1;
+}
+
+/* -1 = go on, else the exit code. */
+static int parse_options(int argc, char **argv, run_args *args)
+{
+    int c;
+    opterr = 0;
+    while ((c = getopt_long(argc, argv, ":m:p:f:n:h", long_options, NULL)) != -1) {
+        if (c == 'h') {
+            printf("%s\nsampling (what is not given: the model's generation_config.json):\n%s\n"
+                   "engine:\n%s",
+                   help, CLI_SAMPLING_HELP, CLI_ENGINE_HELP);
+            return EXIT_OK;
+        }
+        int known = own_option(c, optarg, args);
+        if (known == 0) known = cli_sampling_option(c, optarg, &args->sampling);
+        if (known == 0) known = cli_engine_option(c, optarg, &args->engine);
+        if (known == 0) return cli_option_error(c, argv);
+        if (known < 0) return EXIT_USAGE;
+    }
+    if (optind < argc) return cli_usage_error("unexpected argument '%s'", argv[optind]);
+    return check_options(args);
+}
+
+/* ---- generation ---- */
+
+typedef struct run_state {
+    const run_args *args;
+    calla_engine *engine;
+    calla_session *session;
+    calla_tokenizer *tokenizer;
+    calla_sampling sampling;
+    calla_engine_info info;
+    run_prompt prompt;
+    run_answer answer;
+    calla_sync_stats sync;
+    int64_t n_generated, start_ns, first_ns, end_ns; /* first_ns: of the first token */
+    const char *finish_reason;
+    json_t *logprobs; /* with --logprobs */
+} run_state;
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static json_t *token_entry(const run_state *r, int32_t token, float logprob)
+{
+    size_t n_bytes;
+    const char *bytes = calla_tokenizer_bytes(r->tokenizer, token, &n_bytes);
+    json_t *list = json_array(); /* a token may be part of a character: its bytes are exact */
+    for (size_t i = 0; i < n_bytes; i++)
+        json_array_append_new(list, json_integer((unsigned char)bytes[i]));
+    json_t *entry = json_pack("{s:i, s:f, s:o}", "id", token, "logprob", (double)logprob, "bytes",
+                              list);
+    json_t *text = json_stringn(bytes, n_bytes); /* NULL if it is not UTF-8 */
+    if (text) json_object_set_new(entry, "token", text);
+    return entry;
+}
+
+static void note_logprobs(run_state *r, const calla_sampled *s)
+{
+    if (!r->logprobs) return;
+    json_t *entry = token_entry(r, s->token, s->logprob), *top = json_array();
+    for (int32_t i = 0; i < s->n_top; i++)
+        json_array_append_new(top, token_entry(r, s->top_tokens[i], s->top_logprobs[i]));
+    json_object_set_new(entry, "top", top);
+    json_array_append_new(r->logprobs, entry);
+}
+
+static calla_status put_token(run_state *r, int32_t token, calla_error *err)
+{
+    if (calla_tokenizer_is_special(r->tokenizer, token)) return CALLA_OK; /* nothing to read */
+    size_t n_bytes;
+    const char *bytes = calla_tokenizer_bytes(r->tokenizer, token, &n_bytes);
+    return run_answer_push(&r->answer, bytes, n_bytes, err);
+}
+
+/* One token after the other until something ends the answer; finish_reason says what. */
+static calla_status generate(run_state *r, calla_error *err)
+{
+    calla_control control = {.cancel = cli_cancel_flag()};
+    r->finish_reason = "length";
+    while (r->args->max_tokens < 0 || r->n_generated < r->args->max_tokens) {
+        calla_sampled sampled;
+        calla_status status =
+            calla_session_next(r->session, &r->sampling, &control, &sampled, err);
+        if (status == CALLA_ERR_CONTEXT) break;
+        if (status != CALLA_OK) return status;
+        if (r->n_generated++ == 0) r->first_ns = now_ns();
+        note_logprobs(r, &sampled);
+        bool stop = calla_tokenizer_is_stop(r->tokenizer, sampled.token);
+        if (!stop && (status = put_token(r, sampled.token, err)) != CALLA_OK) return status;
+        if (stop || r->answer.stopped || r->answer.reader_gone) {
+            r->finish_reason = "stop";
+            break;
+        }
+    }
+    return CALLA_OK;
+}
+
+static void show_progress(void *user, int64_t done, int64_t total)
+{
+    (void)user;
+    cli_progress("prompt", done, total);
+}
+
+static calla_status read_prompt(run_state *r, calla_error *err)
+{
+    calla_tokens tokens;
+    const calla_prompt *p = &r->prompt.prompt;
+    calla_status status = calla_tokenizer_encode(
+        r->tokenizer, p->text.data, p->text.n_bytes, r->args->allow_control ? NULL : p->literal,
+        r->args->allow_control ? 0 : p->n_literal, &tokens, err);
+    if (status != CALLA_OK) return status;
+    calla_control control = {.cancel = cli_cancel_flag(), .progress = show_progress};
+    status = calla_session_sync(r->session, tokens.ids, tokens.n, &control, &r->sync, err);
+    cli_progress_end();
+    calla_tokens_free(&tokens);
+    return status;
+}
+
+/* ---- report ---- */
+
+static double per_second(int64_t n, int64_t ns) { return ns > 0 ? (double)n * 1e9 / (double)ns : 0; }
+
+static json_t *timings(const run_state *r)
+{
+    int64_t decode_ns = r->n_generated > 1 ? r->end_ns - r->first_ns : 0;
+    double first_ms = r->n_generated > 0 ? (double)(r->first_ns - r->start_ns) / 1e6 : 0;
+    return json_pack("{s:i, s:i, s:f, s:I, s:f, s:f, s:f, s:s, s:I, s:s, s:s, s:i}",
+                     "prompt_tokens", r->sync.n_tokens, "reused_tokens", r->sync.n_reused,
+                     "prefill_tokens_per_s", per_second(r->sync.n_prefill, r->sync.prefill_ns),
+                     "generated_tokens", (json_int_t)r->n_generated, "decode_tokens_per_s",
+                     per_second(r->n_generated - 1, decode_ns), "load_ms",
+                     (double)r->info.load_ns / 1e6, "time_to_first_token_ms", first_ms,
+                     "finish_reason", r->finish_reason, "seed", (json_int_t)r->sampling.seed,
+                     "backend", r->info.backend, "isa", r->info.isa, "threads",
+                     r->info.n_threads);
+}
+
+static void print_json(run_state *r)
+{
+    run_answer *a = &r->answer;
+    fflush(a->text);
+    fflush(a->reasoning);
+    json_t *o = json_object();
+    json_object_set_new(o, "text", json_stringn(a->text_data, a->n_text));
+    json_object_set_new(o, "reasoning", json_stringn(a->reasoning_data, a->n_reasoning));
+    json_object_set(o, "tool_calls", a->tool_calls);
+    json_object_set_new(o, "finish_reason", json_string(r->finish_reason));
+    json_object_set_new(o, "usage",
+                        json_pack("{s:i, s:i, s:I}", "prompt_tokens", r->sync.n_tokens,
+                                  "cached_tokens", r->sync.n_reused, "completion_tokens",
+                                  (json_int_t)r->n_generated));
+    json_object_set_new(o, "timings", timings(r));
+    if (r->logprobs) json_object_set(o, "logprobs", r->logprobs);
+    char *text = json_dumps(o, JSON_REAL_PRECISION(9));
+    if (text && cli_write(text, strlen(text))) cli_write("\n", 1);
+    free(text);
+    json_decref(o);
+}
+
+static void print_stats(const run_state *r)
+{
+    json_t *o = timings(r);
+    char *text = json_dumps(o, JSON_REAL_PRECISION(6));
+    if (text) fprintf(stderr, "%s\n", text);
+    free(text);
+    json_decref(o);
+}
+
+/* ---- command ---- */
+
+static void show_opening(void *user, const char *phase, int64_t done, int64_t total)
+{
+    (void)user;
+    cli_progress(phase, done, total);
+}
+
+static calla_status open_all(run_state *r, const run_args *args, calla_error *err)
+{
+    calla_status status = cli_sampling_resolve(&args->sampling, args->engine.model, &r->sampling,
+                                               err);
+    if (status != CALLA_OK) return status;
+    r->sampling.n_top_logprobs = args->n_logprobs > 0 ? (int32_t)args->n_logprobs : 0;
+    if (args->n_logprobs >= 0) r->logprobs = json_array();
+    status = calla_tokenizer_open(args->engine.model, &r->tokenizer, err);
+    if (status != CALLA_OK) return status;
+    calla_engine_options options = args->engine.options;
+    options.progress = show_opening;
+    options.snapshot_bytes = -1; /* one prompt: nobody comes back to it */
+    status = calla_engine_open(args->engine.model, &options, &r->engine, err);
+    cli_progress_end();
+    if (status != CALLA_OK) return status;
+    calla_engine_get_info(r->engine, &r->info);
+    status = calla_session_create(r->engine, &r->session, err);
+    if (status != CALLA_OK) return status;
+    return run_answer_init(&r->answer, args, &r->prompt, err);
+}
+
+static int answer(run_state *r)
+{
+    calla_error err, late;
+    calla_status status = open_all(r, r->args, &err);
+    if (status != CALLA_OK) return cli_fail(&err);
+    r->start_ns = now_ns();
+    status = read_prompt(r, &err);
+    if (status == CALLA_OK) status = generate(r, &err);
+    else if (status != CALLA_ERR_CANCELLED) return cli_fail(&err);
+    r->end_ns = now_ns();
+    if (status != CALLA_OK)
+        r->finish_reason = status == CALLA_ERR_CANCELLED ? "cancelled" : "error";
+    calla_status finished = run_answer_finish(&r->answer, &late);
+    if (status == CALLA_OK && finished != CALLA_OK) status = finished, err = late;
+    if (json_array_size(r->answer.tool_calls) > 0 && strcmp(r->finish_reason, "stop") == 0)
+        r->finish_reason = "tool_calls";
+    if (r->args->json) print_json(r);
+    if (r->args->stats) print_stats(r);
+    return status == CALLA_OK ? EXIT_OK : cli_fail(&err);
+}
 
 int cmd_run(int argc, char **argv)
 {
-    (void)argc, (void)argv;
-    return cli_failf("not built yet");
+    run_args args = {.show_thinking = -1, .max_tokens = -1, .n_logprobs = -1};
+    cli_sampling_init(&args.sampling);
+    int code = parse_options(argc, argv, &args);
+    if (code < 0) {
+        run_state r = {.args = &args};
+        code = run_prompt_make(&args, &r.prompt) ? answer(&r) : EXIT_FAILED;
+        run_answer_deinit(&r.answer);
+        json_decref(r.logprobs);
+        calla_session_free(r.session);
+        calla_engine_close(r.engine);
+        calla_tokenizer_close(r.tokenizer);
+        run_prompt_free(&r.prompt);
+    }
+    cli_sampling_deinit(&args.sampling);
+    return code;
 }

@@ -1,0 +1,252 @@
+#include "run.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char dim[] = "\033[2m", plain[] = "\033[0m";
+
+/* ---- writing ---- */
+
+static void write_out(run_answer *a, const char *bytes, size_t n_bytes)
+{
+    if (n_bytes == 0 || a->reader_gone) return;
+    a->reader_gone = !cli_write(bytes, n_bytes);
+    a->last = bytes[n_bytes - 1];
+}
+
+static void set_dim(run_answer *a, bool on)
+{
+    if (on == a->styled || !isatty(STDOUT_FILENO) || getenv("NO_COLOR")) return;
+    a->styled = on;
+    char last = a->last;
+    write_out(a, on ? dim : plain, on ? sizeof dim - 1 : sizeof plain - 1);
+    a->last = last;
+}
+
+/* From reasoning to what follows: a blank line between. */
+static void end_reasoning(run_answer *a)
+{
+    if (!a->in_reasoning) return;
+    a->in_reasoning = false;
+    set_dim(a, false);
+    if (a->last) write_out(a, a->last == '\n' ? "\n" : "\n\n", a->last == '\n' ? 1 : 2);
+}
+
+static void put_reasoning(run_answer *a, const char *bytes, size_t n_bytes)
+{
+    if (a->reasoning) fwrite(bytes, 1, n_bytes, a->reasoning);
+    if (a->args->json || !a->show_reasoning || n_bytes == 0) return;
+    a->in_reasoning = true;
+    set_dim(a, true);
+    write_out(a, bytes, n_bytes);
+}
+
+static void put_text(run_answer *a, const char *bytes, size_t n_bytes)
+{
+    if (n_bytes == 0) return;
+    if (a->text) fwrite(bytes, 1, n_bytes, a->text);
+    if (a->args->json) return;
+    end_reasoning(a);
+    write_out(a, bytes, n_bytes);
+}
+
+/* ---- stop texts ---- */
+
+/* Where the first stop text begins in held; n_held if none is there. */
+static size_t find_stop(const run_answer *a)
+{
+    size_t first = a->n_held;
+    for (int32_t i = 0; i < a->args->n_stops; i++) {
+        const char *stop = a->args->stops[i];
+        const char *at = memmem(a->held, a->n_held, stop, strlen(stop));
+        if (at && (size_t)(at - a->held) < first) first = (size_t)(at - a->held);
+    }
+    return first;
+}
+
+/* Bytes at the end of held that are a proper prefix of a stop text. */
+static size_t possible_stop(const run_answer *a)
+{
+    size_t longest = 0;
+    for (int32_t i = 0; i < a->args->n_stops; i++) {
+        const char *stop = a->args->stops[i];
+        size_t n = strlen(stop) - 1;
+        if (n > a->n_held) n = a->n_held;
+        while (n > longest && memcmp(a->held + a->n_held - n, stop, n) != 0) n--;
+        if (n > longest) longest = n;
+    }
+    return longest;
+}
+
+static void put_content(run_answer *a, const char *bytes, size_t n_bytes)
+{
+    if (a->stopped) return;
+    if (a->args->n_stops == 0) {
+        put_text(a, bytes, n_bytes);
+        return;
+    }
+    if (a->n_held + n_bytes > a->held_capacity) {
+        size_t capacity = (a->n_held + n_bytes) * 2;
+        char *grown = realloc(a->held, capacity);
+        if (!grown) {
+            a->no_memory = true;
+            return;
+        }
+        a->held = grown;
+        a->held_capacity = capacity;
+    }
+    memcpy(a->held + a->n_held, bytes, n_bytes);
+    a->n_held += n_bytes;
+    size_t ready = find_stop(a);
+    a->stopped = ready < a->n_held;
+    if (!a->stopped) ready = a->n_held - possible_stop(a);
+    put_text(a, a->held, ready);
+    a->n_held = a->stopped ? 0 : a->n_held - ready;
+    memmove(a->held, a->held + ready, a->n_held);
+}
+
+static void release_held(run_answer *a)
+{
+    put_text(a, a->held, a->n_held);
+    a->n_held = 0;
+}
+
+/* ---- tool calls ---- */
+
+static void begin_tool(run_answer *a, const char *name, size_t n_bytes)
+{
+    release_held(a);
+    free(a->tool_name);
+    a->tool_name = strndup(name, n_bytes);
+    a->arguments = open_memstream(&a->arguments_data, &a->n_arguments);
+    if (!a->tool_name || !a->arguments) a->no_memory = true;
+}
+
+static void close_arguments(run_answer *a)
+{
+    if (a->arguments) fclose(a->arguments);
+    free(a->arguments_data);
+    a->arguments = NULL;
+    a->arguments_data = NULL;
+}
+
+/* A call is printed as one line of JSON. */
+static void end_tool(run_answer *a)
+{
+    if (!a->arguments) return;
+    fflush(a->arguments);
+    json_t *arguments = json_loadb(a->arguments_data, a->n_arguments,
+                                   JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    json_t *call = json_pack("{s:s, s:o}", "name", a->tool_name, "arguments",
+                             arguments ? arguments : json_object());
+    close_arguments(a);
+    if (!a->args->json) {
+        char *line = json_dumps(call, JSON_REAL_PRECISION(15));
+        end_reasoning(a);
+        if (a->last && a->last != '\n') write_out(a, "\n", 1);
+        if (line) write_out(a, line, strlen(line));
+        write_out(a, "\n", 1);
+        free(line);
+    }
+    if (json_array_append_new(a->tool_calls, call) != 0) a->no_memory = true;
+}
+
+static void on_event(void *user, const calla_chat_event *event)
+{
+    run_answer *a = user;
+    switch (event->kind) {
+    case CALLA_CHAT_REASONING:
+        put_reasoning(a, event->text, event->n_bytes);
+        break;
+    case CALLA_CHAT_CONTENT:
+        put_content(a, event->text, event->n_bytes);
+        break;
+    case CALLA_CHAT_TOOL_BEGIN:
+        begin_tool(a, event->text, event->n_bytes);
+        break;
+    case CALLA_CHAT_TOOL_ARGUMENTS:
+        if (a->arguments) fwrite(event->text, 1, event->n_bytes, a->arguments);
+        break;
+    case CALLA_CHAT_TOOL_END:
+        end_tool(a);
+        break;
+    }
+}
+
+/* ---- the stream ---- */
+
+calla_status run_answer_init(run_answer *a, const run_args *args, const run_prompt *prompt,
+                             calla_error *err)
+{
+    *a = (run_answer){.args = args, .tool_calls = json_array()};
+    a->show_reasoning =
+        args->show_thinking < 0 ? isatty(STDOUT_FILENO) != 0 : args->show_thinking > 0;
+    if (args->json) {
+        a->text = open_memstream(&a->text_data, &a->n_text);
+        a->reasoning = open_memstream(&a->reasoning_data, &a->n_reasoning);
+    }
+    if (!a->tool_calls || (args->json && !(a->text && a->reasoning))) {
+        *err = (calla_error){CALLA_ERR_MEMORY, "no memory for the answer"};
+        return CALLA_ERR_MEMORY;
+    }
+    if (args->raw) return CALLA_OK;
+    const calla_text *text = &prompt->prompt.text;
+    return calla_chat_parser_create(text->data, text->n_bytes, prompt->tools,
+                                    prompt->n_tools_bytes, on_event, a, &a->parser, err);
+}
+
+void run_answer_deinit(run_answer *a)
+{
+    set_dim(a, false);
+    calla_chat_parser_free(a->parser);
+    close_arguments(a);
+    if (a->text) fclose(a->text);
+    if (a->reasoning) fclose(a->reasoning);
+    free(a->text_data);
+    free(a->reasoning_data);
+    free(a->tool_name);
+    free(a->held);
+    json_decref(a->tool_calls);
+}
+
+static calla_status check(const run_answer *a, calla_error *err)
+{
+    if (!a->no_memory) return CALLA_OK;
+    *err = (calla_error){CALLA_ERR_MEMORY, "no memory for the answer"};
+    return CALLA_ERR_MEMORY;
+}
+
+/* Whole UTF-8 text goes on to the parser, or with --raw straight out. */
+static calla_status pass_on(run_answer *a, const calla_text *text, calla_error *err)
+{
+    if (text->n_bytes == 0) return CALLA_OK;
+    if (a->parser) return calla_chat_parser_push(a->parser, text->data, text->n_bytes, err);
+    put_content(a, text->data, text->n_bytes);
+    return CALLA_OK;
+}
+
+calla_status run_answer_push(run_answer *a, const char *bytes, size_t n_bytes, calla_error *err)
+{
+    calla_text text;
+    calla_status status = calla_utf8_stream_push(&a->utf8, bytes, n_bytes, &text, err);
+    if (status != CALLA_OK) return status;
+    status = pass_on(a, &text, err);
+    calla_text_free(&text);
+    return status == CALLA_OK ? check(a, err) : status;
+}
+
+calla_status run_answer_finish(run_answer *a, calla_error *err)
+{
+    calla_text text;
+    calla_status status = calla_utf8_stream_finish(&a->utf8, &text, err);
+    if (status != CALLA_OK) return status;
+    status = pass_on(a, &text, err);
+    calla_text_free(&text);
+    if (status == CALLA_OK && a->parser) status = calla_chat_parser_finish(a->parser, err);
+    if (!a->stopped) release_held(a);
+    set_dim(a, false);
+    bool newline = isatty(STDOUT_FILENO) || !a->args->raw;
+    if (!a->args->json && newline && a->last && a->last != '\n') write_out(a, "\n", 1);
+    return status == CALLA_OK ? check(a, err) : status;
+}
