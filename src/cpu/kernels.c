@@ -1,13 +1,7 @@
 #include "cpu/kernels.h"
+#include "base/cpu_features.h"
 
 #include <string.h>
-
-static const char *const names[] = {"auto", "f32", "c", "c-bf16", NULL};
-
-const char *const *cpu_isa_names(void)
-{
-    return names;
-}
 
 static void use_c(cpu_kernels *k)
 {
@@ -38,23 +32,134 @@ static void use_c(cpu_kernels *k)
     };
 }
 
+/* Everything compiled from src/cpu/simd for one instruction set. */
+#define USE_SIMD(k, isa_name, lanes)                                                               \
+    do {                                                                                           \
+        (k)->pack_tile = lanes;                                                                    \
+        (k)->dequantize = dequantize_##isa_name;                                                   \
+        (k)->gemv_f32 = gemv_f32_##isa_name;                                                       \
+        (k)->quantize_input = quantize_input_##isa_name;                                           \
+        (k)->gemv_q4 = gemv_q4_##isa_name;                                                         \
+        (k)->pack_input = pack_input_##isa_name;                                                   \
+        (k)->gemm = gemm_##isa_name;                                                               \
+        (k)->rmsnorm = rmsnorm_##isa_name;                                                         \
+        (k)->l2norm = l2norm_##isa_name;                                                           \
+        (k)->gated_norm = gated_norm_##isa_name;                                                   \
+        (k)->conv_silu = conv_silu_##isa_name;                                                     \
+        (k)->rope = rope_##isa_name;                                                               \
+        (k)->swiglu = swiglu_##isa_name;                                                           \
+        (k)->sigmoid_gate = sigmoid_gate_##isa_name;                                               \
+        (k)->add_scaled = add_scaled_##isa_name;                                                   \
+        (k)->f32_to_f16 = f32_to_f16_##isa_name;                                                   \
+        (k)->gdn_scan = gdn_scan_##isa_name;                                                       \
+        (k)->attention_block_f32 = attention_block_f32_##isa_name;                                 \
+        (k)->attention_block_f16 = attention_block_f16_##isa_name;                                 \
+        (k)->attention_merge = attention_merge_##isa_name;                                         \
+    } while (0)
+
+/* The instruction sets of this architecture, weakest first: what each needs, how it fills a table.
+ */
+#if defined(__x86_64__)
+static void use_avx2(cpu_kernels *k)
+{
+    USE_SIMD(k, avx2, 8);
+}
+static void use_avx512(cpu_kernels *k)
+{
+    USE_SIMD(k, avx512, 16);
+}
+#elif defined(__aarch64__)
+static void use_neon(cpu_kernels *k)
+{
+    USE_SIMD(k, neon, 4);
+}
+#endif
+static const struct instruction_set {
+    const char *name;
+    uint32_t features;
+    void (*use)(cpu_kernels *k);
+} instruction_sets[] = {
+#if defined(__x86_64__)
+    {"avx2", CPU_ISA_AVX2, use_avx2},
+    {"avx512", CPU_ISA_AVX512, use_avx512},
+#elif defined(__aarch64__)
+    {"neon", CPU_DOTPROD, use_neon},
+#endif
+    {NULL, 0, NULL},
+};
+
+static bool machine_has(const struct instruction_set *s)
+{
+    return (cpu_features() & s->features) == s->features;
+}
+
+const char *const *cpu_isa_names(void)
+{
+    /* Every call writes the same. */
+    static const char *names[sizeof instruction_sets / sizeof instruction_sets[0] + 4];
+    int n = 0;
+    names[n++] = "auto";
+    names[n++] = "f32";
+    names[n++] = "c";
+    names[n++] = "c-bf16";
+    for (const struct instruction_set *s = instruction_sets; s->name; s++)
+        if (machine_has(s)) names[n++] = s->name;
+    names[n] = NULL;
+    return names;
+}
+
 static calla_status unknown_isa(const char *isa, calla_error *err)
 {
     char list[256] = "";
-    for (int i = 0; names[i]; i++) {
-        if (i > 0) strcat(list, ", ");
-        strcat(list, names[i]);
+    for (const char *const *name = cpu_isa_names(); *name; name++) {
+        if (list[0]) strcat(list, ", ");
+        strcat(list, *name);
     }
     return error_set(err, CALLA_ERR_INPUT, "isa \"%s\" is not one of %s", isa, list);
+}
+
+/* The strongest instruction set of this machine, "c" if there is none. */
+static const char *best_isa(void)
+{
+    const char *best = "c";
+    for (const struct instruction_set *s = instruction_sets; s->name; s++)
+        if (machine_has(s)) best = s->name;
+    return best;
+}
+
+static calla_status missing_features(const struct instruction_set *s, calla_error *err)
+{
+    char list[256] = "";
+    for (int i = 0; i < N_CPU_FEATURES; i++) {
+        if (!(s->features & ~cpu_features() & (1u << i))) continue;
+        if (list[0]) strcat(list, ", ");
+        strcat(list, cpu_feature_name(i));
+    }
+    return error_set(err, CALLA_ERR_UNSUPPORTED, "isa \"%s\": this machine lacks %s", s->name,
+                     list);
+}
+
+/* The name in static storage, unlike the caller's, and the instruction set if it is one. */
+static const char *find_isa(const char *isa, const struct instruction_set **set)
+{
+    static const char *const plain[] = {"f32", "c", "c-bf16", NULL};
+    *set = NULL;
+    for (int i = 0; plain[i]; i++)
+        if (strcmp(isa, plain[i]) == 0) return plain[i];
+    for (const struct instruction_set *s = instruction_sets; s->name; s++) {
+        if (strcmp(isa, s->name) != 0) continue;
+        *set = s;
+        return s->name;
+    }
+    return NULL;
 }
 
 calla_status cpu_kernels_select(const char *isa, calla_layout layout, cpu_kernels *k,
                                 calla_error *err)
 {
-    if (!isa || strcmp(isa, "auto") == 0) isa = layout == CALLA_LAYOUT_BF16 ? "f32" : "c";
-    const char *name = NULL; /* static storage, unlike isa */
-    for (int i = 1; names[i]; i++)
-        if (strcmp(isa, names[i]) == 0) name = names[i];
+    if (!isa || strcmp(isa, "auto") == 0) isa = layout == CALLA_LAYOUT_BF16 ? "f32" : best_isa();
+    const struct instruction_set *set;
+    const char *name = find_isa(isa, &set);
     if (!name) return unknown_isa(isa, err);
     bool fast = strcmp(name, "f32") != 0;
     if (fast && layout == CALLA_LAYOUT_BF16)
@@ -63,6 +168,7 @@ calla_status cpu_kernels_select(const char *isa, calla_layout layout, cpu_kernel
             "isa \"%s\" needs a 4-bit checkpoint; this one is bf16: use isa \"f32\" or "
             "quantize it first",
             name);
+    if (set && !machine_has(set)) return missing_features(set, err);
     use_c(k);
     k->isa = name;
     k->fast = fast;
@@ -70,5 +176,7 @@ calla_status cpu_kernels_select(const char *isa, calla_layout layout, cpu_kernel
         k->pack_input = pack_input_bf16_c;
         k->gemm = gemm_bf16_c;
     }
+    if (set)
+        for (const struct instruction_set *s = instruction_sets; s <= set; s++) s->use(k);
     return CALLA_OK;
 }

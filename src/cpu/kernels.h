@@ -226,8 +226,15 @@ typedef struct cpu_kernels {
     attention_block_fn attention_block_f32_##isa, attention_block_f16_##isa;                       \
     attention_merge_fn attention_merge_##isa;
 CPU_KERNELS_DECLARE(c)
+#if defined(__x86_64__)
+CPU_KERNELS_DECLARE(avx2)
+CPU_KERNELS_DECLARE(avx512)
+CPU_KERNELS_DECLARE(amx)
+#elif defined(__aarch64__)
+CPU_KERNELS_DECLARE(neon)
+#endif
 
-/* Values of backend_options.isa, "auto" first; NULL-terminated. */
+/* Values of backend_options.isa that this machine can run, "auto" first; NULL-terminated, static. */
 const char *const *cpu_isa_names(void);
 
 /* Fills the table for `isa` (NULL or "auto": the best for this machine and layout): the C variants

@@ -36,7 +36,8 @@ ALWAYS_INLINE void score_rows(const float *q, int n_rows, const float (*k)[DIM],
         UNROLL for (int r = 0; r < n_rows; r++) a[r] = b[r] = vf_zero();
         for (int d = 0; d < DIM; d += 2 * VL) {
             vf u = vf_load(k[t] + d), v = vf_load(k[t] + d + VL);
-            UNROLL for (int r = 0; r < n_rows; r++) {
+            UNROLL for (int r = 0; r < n_rows; r++)
+            {
                 a[r] = vf_fma(vf_load(q + r * DIM + d), u, a[r]);
                 b[r] = vf_fma(vf_load(q + r * DIM + d + VL), v, b[r]);
             }
@@ -63,29 +64,36 @@ static void softmax_row(float *scores, int32_t n, float *max, float *sum)
     *sum = n > 0 ? vf_sum(total) : 0;
 }
 
-/* out[r][256] += p[r * BLOCK + t] times rows[t][256], t < n, for n_rows <= GROUP (a constant) rows. */
-ALWAYS_INLINE void add_rows(const float *p, int n_rows, const float (*rows)[DIM],
-                            int32_t n, float *out)
+/* out[r][256] += p[r * BLOCK + t] times rows[t][256], t < n, for n_rows <= GROUP (a constant) rows.
+ */
+ALWAYS_INLINE void add_rows(const float *p, int n_rows, const float (*rows)[DIM], int32_t n,
+                            float *out)
 {
-    enum { STRIP = VECTOR_REGISTERS == 32 ? 4 : 2 }; /* vectors of dims whose sums stay in registers */
+    enum {
+        STRIP = VECTOR_REGISTERS == 32 ? 4 : 2
+    }; /* vectors of dims whose sums stay in registers */
     for (int d = 0; d < DIM; d += STRIP * VL) {
         vf sum[GROUP][STRIP];
-        UNROLL for (int r = 0; r < n_rows; r++)
-            UNROLL for (int j = 0; j < STRIP; j++) sum[r][j] = vf_load(out + r * DIM + d + j * VL);
+        UNROLL for (int r = 0; r < n_rows; r++) UNROLL for (int j = 0; j < STRIP; j++) sum[r][j] =
+            vf_load(out + r * DIM + d + j * VL);
         for (int32_t t = 0; t < n; t++) {
             vf v[STRIP];
             UNROLL for (int j = 0; j < STRIP; j++) v[j] = vf_load(rows[t] + d + j * VL);
-            UNROLL for (int r = 0; r < n_rows; r++) {
+            UNROLL for (int r = 0; r < n_rows; r++)
+            {
                 vf weight = vf_set1(p[r * BLOCK + t]);
                 UNROLL for (int j = 0; j < STRIP; j++) sum[r][j] = vf_fma(weight, v[j], sum[r][j]);
             }
         }
-        UNROLL for (int r = 0; r < n_rows; r++)
-            UNROLL for (int j = 0; j < STRIP; j++) vf_store(out + r * DIM + d + j * VL, sum[r][j]);
+        UNROLL for (int r = 0; r < n_rows; r++) UNROLL for (int j = 0; j < STRIP; j++)
+            vf_store(out + r * DIM + d + j * VL, sum[r][j]);
     }
 }
 
-ALWAYS_INLINE int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
+ALWAYS_INLINE int32_t smaller(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
 
 /* Calls for groups of rows: four together when they see the same tokens of the tile, else one by
  * one. A row's sums run in the same order either way. */
@@ -108,10 +116,14 @@ ALWAYS_INLINE void attention_block(const attention_block_args *a, bool f16)
                 for (int i = 1; four && i < GROUP; i++)
                     four = smaller(TILE, a->visible[r + i] - t) == n;
                 float *s = scores[r] + t;
-                if (n > 0 && phase == 0 && four) score_rows(q, GROUP, rows, n, s);
-                else if (n > 0 && phase == 0) score_rows(q, 1, rows, n, s);
-                else if (n > 0 && four) add_rows(s, GROUP, rows, n, out);
-                else if (n > 0) add_rows(s, 1, rows, n, out);
+                if (n > 0 && phase == 0 && four)
+                    score_rows(q, GROUP, rows, n, s);
+                else if (n > 0 && phase == 0)
+                    score_rows(q, 1, rows, n, s);
+                else if (n > 0 && four)
+                    add_rows(s, GROUP, rows, n, out);
+                else if (n > 0)
+                    add_rows(s, 1, rows, n, out);
                 r += four ? GROUP : 1;
             }
         }
@@ -123,9 +135,15 @@ ALWAYS_INLINE void attention_block(const attention_block_args *a, bool f16)
     }
 }
 
-void KERNEL(attention_block_f32)(const attention_block_args *a) { attention_block(a, false); }
+void KERNEL(attention_block_f32)(const attention_block_args *a)
+{
+    attention_block(a, false);
+}
 
-void KERNEL(attention_block_f16)(const attention_block_args *a) { attention_block(a, true); }
+void KERNEL(attention_block_f16)(const attention_block_args *a)
+{
+    attention_block(a, true);
+}
 
 void KERNEL(attention_merge)(float *max, float *sum, float *out, float other_max, float other_sum,
                              const float *other_out)

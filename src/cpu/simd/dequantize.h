@@ -1,5 +1,5 @@
-/* One group of 64 weights as f32, exactly: scale * code is exact (8 bits by 8), so the fused addition
- * of the bias rounds as the separate one does. */
+/* One group of 64 weights as f32, exactly: scale * code is exact (8 bits by 8), so the fused
+ * addition of the bias rounds as the separate one does. */
 #ifndef CALLA_CPU_SIMD_DEQUANTIZE_H
 #define CALLA_CPU_SIMD_DEQUANTIZE_H
 
@@ -37,7 +37,8 @@ ALWAYS_INLINE void dequantize_columns(const matrix *m, int32_t row, int32_t firs
         for (int32_t c = 0; c < n_cols; c += VL) vf_store(out + c, vf_load_bf16(p + c));
         return;
     }
-    size_t group = (size_t)row * (size_t)(m->cols / QUANT_GROUP) + (size_t)(first_col / QUANT_GROUP);
+    size_t group =
+        (size_t)row * (size_t)(m->cols / QUANT_GROUP) + (size_t)(first_col / QUANT_GROUP);
     codes += m->format == MATRIX_Q4 ? first_col / 2 : first_col;
     for (int32_t c = 0; c < n_cols; c += QUANT_GROUP, group++) {
         vf scale = vf_set1(bf16_to_f32(m->scales[group]));

@@ -1,5 +1,5 @@
-/* Norms, gates and activations, in vectors. All of these work on data that is in L1 or L2; what they
- * cost is the exponentials. */
+/* Norms, gates and activations, in vectors. All of these work on data that is in L1 or L2; what
+ * they cost is the exponentials. */
 #include "cpu/simd/simd.h"
 
 #include <math.h>
@@ -108,8 +108,7 @@ void KERNEL(f32_to_f16)(const float *x, int32_t n, uint16_t *out)
 {
     const vf limit = vf_set1(65504.0f), low = vf_set1(-65504.0f);
     int32_t i = 0;
-    for (; i + VL <= n; i += VL)
-        vf_store_f16(out + i, vf_min(limit, vf_max(low, vf_load(x + i))));
+    for (; i + VL <= n; i += VL) vf_store_f16(out + i, vf_min(limit, vf_max(low, vf_load(x + i))));
     if (i < n) { /* half a vector where VL is 16 */
         _Alignas(64) float tail[VL] = {0};
         _Alignas(64) uint16_t halves[VL];

@@ -30,8 +30,8 @@ void KERNEL(gdn_scan)(const gdn_scan_args *a)
     UNROLL for (int j = 0; j < COLUMNS; j++) predicted.v[j] = vf_zero();
     for (int i = 0; i < GDN_HEAD_DIM; i++) {
         vf k = vf_set1(a->k[i]);
-        UNROLL for (int j = 0; j < COLUMNS; j++)
-            predicted.v[j] = vf_fma(k, vf_load(a->state + i * GDN_SLICE + j * VL), predicted.v[j]);
+        UNROLL for (int j = 0; j < COLUMNS; j++) predicted.v[j] =
+            vf_fma(k, vf_load(a->state + i * GDN_SLICE + j * VL), predicted.v[j]);
     }
     for (int32_t t = 0; t < a->n_tokens; t++) {
         const float *q = a->q + t * a->qk_stride, *k = a->k + t * a->qk_stride;
@@ -40,7 +40,8 @@ void KERNEL(gdn_scan)(const gdn_scan_args *a)
         vf decay = vf_set1(a->decay[t * a->gate_stride]);
         vf beta = vf_set1(a->beta[t * a->gate_stride]);
         slice_row d = row_load(a->v + t * a->v_stride), out, next;
-        UNROLL for (int j = 0; j < COLUMNS; j++) {
+        UNROLL for (int j = 0; j < COLUMNS; j++)
+        {
             d.v[j] = vf_mul(beta, vf_sub(d.v[j], vf_mul(decay, predicted.v[j])));
             out.v[j] = vf_zero();
             next.v[j] = vf_zero();
@@ -48,7 +49,8 @@ void KERNEL(gdn_scan)(const gdn_scan_args *a)
         for (int i = 0; i < GDN_HEAD_DIM; i++) {
             slice_row s = row_load(a->state + i * GDN_SLICE);
             vf ki = vf_set1(k[i]), qi = vf_set1(q[i]), ni = vf_set1(next_k[i]);
-            UNROLL for (int j = 0; j < COLUMNS; j++) {
+            UNROLL for (int j = 0; j < COLUMNS; j++)
+            {
                 s.v[j] = vf_fma(ki, d.v[j], vf_mul(decay, s.v[j]));
                 out.v[j] = vf_fma(qi, s.v[j], out.v[j]);
                 next.v[j] = vf_fma(ni, s.v[j], next.v[j]);

@@ -3,8 +3,9 @@
  *
  * Packed inputs are f32 [tile][col][VL inputs]: VL dot products with one weight row run side by
  * side, each adding its columns in ascending order within a block of 256, and the blocks in order,
- * so a result does not depend on its neighbours. An inner step is 2 loads, MR broadcasts from L1 and
- * 2 MR fused multiply-adds, which is what limits it: 2 VL multiply-adds a cycle on most cores. */
+ * so a result does not depend on its neighbours. An inner step is 2 loads, MR broadcasts from L1
+ * and 2 MR fused multiply-adds, which is what limits it: 2 VL multiply-adds a cycle on most cores.
+ */
 #include "cpu/simd/dequantize.h"
 
 #include <string.h>
@@ -42,13 +43,15 @@ ALWAYS_INLINE void multiply_tiles(float (*w)[TILE_COLS], int32_t n_cols, const f
     UNROLL for (int r = 0; r < MR; r++) a[r] = b[r] = vf_zero();
     for (int32_t c = 0; c < n_cols; c++) {
         vf u = vf_load(x0 + c * VL), v = n_tiles == 2 ? vf_load(x1 + c * VL) : u;
-        UNROLL for (int r = 0; r < MR; r++) {
+        UNROLL for (int r = 0; r < MR; r++)
+        {
             vf weight = vf_set1(w[r][c]);
             a[r] = vf_fma(weight, u, a[r]);
             if (n_tiles == 2) b[r] = vf_fma(weight, v, b[r]);
         }
     }
-    UNROLL for (int r = 0; r < MR; r++) {
+    UNROLL for (int r = 0; r < MR; r++)
+    {
         vf_store(s0[r], vf_add(vf_load(s0[r]), a[r]));
         if (n_tiles == 2) vf_store(s1[r], vf_add(vf_load(s1[r]), b[r]));
     }

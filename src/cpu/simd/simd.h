@@ -14,10 +14,6 @@
 #define SIMD_PASTE(a, b)  SIMD_PASTE2(a, b)
 #define KERNEL(name)      SIMD_PASTE(name, SIMD_ISA)
 
-CPU_KERNELS_DECLARE(avx2)
-CPU_KERNELS_DECLARE(avx512)
-CPU_KERNELS_DECLARE(neon)
-
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
@@ -32,16 +28,46 @@ typedef __m512 vf;
 typedef __m512i vi;
 enum { VL = 16, VECTOR_REGISTERS = 32 };
 
-ALWAYS_INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
-ALWAYS_INLINE void vf_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
-ALWAYS_INLINE vf vf_set1(float x) { return _mm512_set1_ps(x); }
-ALWAYS_INLINE vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
-ALWAYS_INLINE vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
-ALWAYS_INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
-ALWAYS_INLINE vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
-ALWAYS_INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
-ALWAYS_INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
-ALWAYS_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+ALWAYS_INLINE vf vf_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+ALWAYS_INLINE void vf_store(float *p, vf x)
+{
+    _mm512_storeu_ps(p, x);
+}
+ALWAYS_INLINE vf vf_set1(float x)
+{
+    return _mm512_set1_ps(x);
+}
+ALWAYS_INLINE vf vf_add(vf a, vf b)
+{
+    return _mm512_add_ps(a, b);
+}
+ALWAYS_INLINE vf vf_sub(vf a, vf b)
+{
+    return _mm512_sub_ps(a, b);
+}
+ALWAYS_INLINE vf vf_mul(vf a, vf b)
+{
+    return _mm512_mul_ps(a, b);
+}
+ALWAYS_INLINE vf vf_div(vf a, vf b)
+{
+    return _mm512_div_ps(a, b);
+}
+ALWAYS_INLINE vf vf_min(vf a, vf b)
+{
+    return _mm512_min_ps(a, b);
+}
+ALWAYS_INLINE vf vf_max(vf a, vf b)
+{
+    return _mm512_max_ps(a, b);
+}
+ALWAYS_INLINE vf vf_fma(vf a, vf b, vf c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
 /* 2^n for integral n in [-126, 127] held as floats. */
 ALWAYS_INLINE vf vf_exp2_integer(vf n)
 {
@@ -78,7 +104,10 @@ ALWAYS_INLINE float vf_sum(vf x)
     z = _mm_add_ps(z, _mm_movehl_ps(z, z));
     return _mm_cvtss_f32(_mm_add_ss(z, _mm_movehdup_ps(z)));
 }
-ALWAYS_INLINE float vf_largest(vf x) { return _mm512_reduce_max_ps(x); }
+ALWAYS_INLINE float vf_largest(vf x)
+{
+    return _mm512_reduce_max_ps(x);
+}
 
 #elif defined(__AVX2__)
 #include <immintrin.h>
@@ -87,16 +116,46 @@ typedef __m256 vf;
 typedef __m256i vi;
 enum { VL = 8, VECTOR_REGISTERS = 16 };
 
-ALWAYS_INLINE vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
-ALWAYS_INLINE void vf_store(float *p, vf x) { _mm256_storeu_ps(p, x); }
-ALWAYS_INLINE vf vf_set1(float x) { return _mm256_set1_ps(x); }
-ALWAYS_INLINE vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
-ALWAYS_INLINE vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
-ALWAYS_INLINE vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
-ALWAYS_INLINE vf vf_div(vf a, vf b) { return _mm256_div_ps(a, b); }
-ALWAYS_INLINE vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
-ALWAYS_INLINE vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
-ALWAYS_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+ALWAYS_INLINE vf vf_load(const float *p)
+{
+    return _mm256_loadu_ps(p);
+}
+ALWAYS_INLINE void vf_store(float *p, vf x)
+{
+    _mm256_storeu_ps(p, x);
+}
+ALWAYS_INLINE vf vf_set1(float x)
+{
+    return _mm256_set1_ps(x);
+}
+ALWAYS_INLINE vf vf_add(vf a, vf b)
+{
+    return _mm256_add_ps(a, b);
+}
+ALWAYS_INLINE vf vf_sub(vf a, vf b)
+{
+    return _mm256_sub_ps(a, b);
+}
+ALWAYS_INLINE vf vf_mul(vf a, vf b)
+{
+    return _mm256_mul_ps(a, b);
+}
+ALWAYS_INLINE vf vf_div(vf a, vf b)
+{
+    return _mm256_div_ps(a, b);
+}
+ALWAYS_INLINE vf vf_min(vf a, vf b)
+{
+    return _mm256_min_ps(a, b);
+}
+ALWAYS_INLINE vf vf_max(vf a, vf b)
+{
+    return _mm256_max_ps(a, b);
+}
+ALWAYS_INLINE vf vf_fma(vf a, vf b, vf c)
+{
+    return _mm256_fmadd_ps(a, b, c);
+}
 ALWAYS_INLINE vf vf_exp2_integer(vf n)
 {
     vi e = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
@@ -144,22 +203,55 @@ ALWAYS_INLINE float vf_largest(vf x)
 typedef float32x4_t vf;
 enum { VL = 4, VECTOR_REGISTERS = 32 };
 
-ALWAYS_INLINE vf vf_load(const float *p) { return vld1q_f32(p); }
-ALWAYS_INLINE void vf_store(float *p, vf x) { vst1q_f32(p, x); }
-ALWAYS_INLINE vf vf_set1(float x) { return vdupq_n_f32(x); }
-ALWAYS_INLINE vf vf_add(vf a, vf b) { return vaddq_f32(a, b); }
-ALWAYS_INLINE vf vf_sub(vf a, vf b) { return vsubq_f32(a, b); }
-ALWAYS_INLINE vf vf_mul(vf a, vf b) { return vmulq_f32(a, b); }
-ALWAYS_INLINE vf vf_div(vf a, vf b) { return vdivq_f32(a, b); }
-ALWAYS_INLINE vf vf_min(vf a, vf b) { return vminq_f32(a, b); }
-ALWAYS_INLINE vf vf_max(vf a, vf b) { return vmaxq_f32(a, b); }
-ALWAYS_INLINE vf vf_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
+ALWAYS_INLINE vf vf_load(const float *p)
+{
+    return vld1q_f32(p);
+}
+ALWAYS_INLINE void vf_store(float *p, vf x)
+{
+    vst1q_f32(p, x);
+}
+ALWAYS_INLINE vf vf_set1(float x)
+{
+    return vdupq_n_f32(x);
+}
+ALWAYS_INLINE vf vf_add(vf a, vf b)
+{
+    return vaddq_f32(a, b);
+}
+ALWAYS_INLINE vf vf_sub(vf a, vf b)
+{
+    return vsubq_f32(a, b);
+}
+ALWAYS_INLINE vf vf_mul(vf a, vf b)
+{
+    return vmulq_f32(a, b);
+}
+ALWAYS_INLINE vf vf_div(vf a, vf b)
+{
+    return vdivq_f32(a, b);
+}
+ALWAYS_INLINE vf vf_min(vf a, vf b)
+{
+    return vminq_f32(a, b);
+}
+ALWAYS_INLINE vf vf_max(vf a, vf b)
+{
+    return vmaxq_f32(a, b);
+}
+ALWAYS_INLINE vf vf_fma(vf a, vf b, vf c)
+{
+    return vfmaq_f32(c, a, b);
+}
 ALWAYS_INLINE vf vf_exp2_integer(vf n)
 {
     int32x4_t e = vaddq_s32(vcvtnq_s32_f32(n), vdupq_n_s32(127));
     return vreinterpretq_f32_s32(vshlq_n_s32(e, 23));
 }
-ALWAYS_INLINE vf vf_round(vf x) { return vrndnq_f32(x); }
+ALWAYS_INLINE vf vf_round(vf x)
+{
+    return vrndnq_f32(x);
+}
 ALWAYS_INLINE vf vf_load_f16(const uint16_t *p)
 {
     return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
@@ -184,13 +276,19 @@ ALWAYS_INLINE float vf_sum(vf x)
     float32x2_t y = vadd_f32(vget_low_f32(x), vget_high_f32(x));
     return vget_lane_f32(y, 0) + vget_lane_f32(y, 1);
 }
-ALWAYS_INLINE float vf_largest(vf x) { return vmaxvq_f32(x); }
+ALWAYS_INLINE float vf_largest(vf x)
+{
+    return vmaxvq_f32(x);
+}
 
 #else
 #error "compile src/cpu/simd with the flags of AVX2, AVX-512 or NEON"
 #endif
 
-ALWAYS_INLINE vf vf_zero(void) { return vf_set1(0); }
+ALWAYS_INLINE vf vf_zero(void)
+{
+    return vf_set1(0);
+}
 
 /* e^x: relative error below 2e-7 for |x| <= 87; 0 is replaced by the smallest normal number below
  * -87.3, and the result saturates near the largest float above 88.7. The argument is reduced to
