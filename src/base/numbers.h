@@ -35,7 +35,7 @@ static inline float f16_to_f32(uint16_t x)
     memcpy(&f, &magnitude, sizeof f);
     f *= 0x1p112f;
     memcpy(&u, &f, sizeof u);
-    if (magnitude >= 0x0f800000u) u = 0x7f800000u | (magnitude & 0x007fffffu);
+    u |= (int32_t)magnitude >= 0x0f800000 ? 0x7f800000u : 0; /* no branch: loops vectorise */
     u |= sign;
     memcpy(&f, &u, sizeof f);
     return f;

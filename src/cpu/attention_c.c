@@ -24,30 +24,43 @@ static const float (*load_rows(const void *block, int32_t t, int32_t n, bool f16
     return (const float(*)[DIM])tile;
 }
 
+/* scores[n] = q . rows[i], four rows side by side. */
+static void score_rows(const float *q, const float (*rows)[DIM], int32_t n, float *scores)
+{
+    int32_t t = 0;
+    for (; t + 4 <= n; t += 4) {
+        lanes sum[4] = {{{0}, {0}}};
+        for (int d = 0; d < DIM; d += LANES)
+            for (int i = 0; i < 4; i++)
+                sum[i] = lanes_multiply_add(sum[i], q + d, rows[t + i] + d, LANES);
+        for (int i = 0; i < 4; i++) scores[t + i] = lanes_sum(sum[i]);
+    }
+    for (; t < n; t++) scores[t] = lanes_dot(q, rows[t], DIM);
+}
+
 /* Scores become exp(score - max); the sum runs in lanes by token. */
 static void softmax_row(float *scores, int32_t n, float *max, float *sum)
 {
-    float largest = -INFINITY, lane[LANES] = {0};
+    float largest = -INFINITY, lane[4] = {0};
     for (int32_t t = 0; t < n; t++) largest = scores[t] > largest ? scores[t] : largest;
     for (int32_t t = 0; t < n; t++) {
         scores[t] = expf(scores[t] - largest);
-        lane[t % LANES] += scores[t];
+        lane[t % 4] += scores[t];
     }
     *max = largest;
-    *sum = lanes_sum(lane);
+    *sum = (lane[0] + lane[2]) + (lane[1] + lane[3]);
 }
 
 /* out[256] += p[n] times rows [n][256], in the order of the rows. */
-static void add_rows(const float *restrict p, const float (*restrict rows)[DIM], int32_t n,
-                     float *restrict out)
+static void add_rows(const float *p, const float (*rows)[DIM], int32_t n, float *out)
 {
-    enum { STRIP = 32 }; /* dims whose sums stay in registers */
-    for (int d = 0; d < DIM; d += STRIP) {
-        float sum[STRIP];
-        for (int j = 0; j < STRIP; j++) sum[j] = out[d + j];
+    enum { VECTORS = 8 }; /* 32 dims at a time: their sums stay in registers */
+    for (int d = 0; d < DIM; d += 4 * VECTORS) {
+        f32x4 sum[VECTORS];
+        for (int j = 0; j < VECTORS; j++) sum[j] = load4(out + d + 4 * j);
         for (int32_t t = 0; t < n; t++)
-            for (int j = 0; j < STRIP; j++) sum[j] += p[t] * rows[t][d + j];
-        for (int j = 0; j < STRIP; j++) out[d + j] = sum[j];
+            for (int j = 0; j < VECTORS; j++) sum[j] += p[t] * load4(rows[t] + d + 4 * j);
+        for (int j = 0; j < VECTORS; j++) store4(out + d + 4 * j, sum[j]);
     }
 }
 
@@ -66,8 +79,7 @@ static void attention_block(const attention_block_args *a, bool f16)
     for (int32_t t = 0; t < n_tokens; t += TILE) {
         const float(*k)[DIM] = load_rows(a->k, t, smaller(TILE, n_tokens - t), f16, tile);
         for (int32_t r = 0; r < a->n_rows; r++)
-            for (int32_t i = 0; i < smaller(TILE, a->visible[r] - t); i++)
-                scores[r][t + i] = lanes_dot(a->q + r * DIM, k[i], DIM);
+            score_rows(a->q + r * DIM, k, smaller(TILE, a->visible[r] - t), scores[r] + t);
     }
     memset(a->out, 0, (size_t)a->n_rows * DIM * sizeof(float));
     for (int32_t r = 0; r < a->n_rows; r++)

@@ -1,21 +1,25 @@
 /* The Gated DeltaNet recurrence on a slice of value columns. */
 #include "cpu/kernels.h"
+#include "cpu/lanes.h"
 
-static void step(float *restrict state, const float *restrict q, const float *restrict k,
-                 const float *restrict v, float decay, float beta, float *restrict out)
+enum { VECTORS = GDN_SLICE / 4 };
+
+static void step(float *state, const float *q, const float *k, const float *v, float decay,
+                 float beta, float *out)
 {
-    float p[GDN_SLICE] = {0}, o[GDN_SLICE] = {0};
+    f32x4 d[VECTORS] = {{0}}, o[VECTORS] = {{0}};
     for (int i = 0; i < GDN_HEAD_DIM; i++)
-        for (int j = 0; j < GDN_SLICE; j++) p[j] += state[i * GDN_SLICE + j] * k[i];
-    for (int j = 0; j < GDN_SLICE; j++) p[j] = beta * (v[j] - decay * p[j]);
+        for (int j = 0; j < VECTORS; j++) d[j] += load4(state + i * GDN_SLICE + 4 * j) * k[i];
+    for (int j = 0; j < VECTORS; j++) d[j] = beta * (load4(v + 4 * j) - decay * d[j]);
     for (int i = 0; i < GDN_HEAD_DIM; i++) {
-        for (int j = 0; j < GDN_SLICE; j++) {
-            float s = decay * state[i * GDN_SLICE + j] + k[i] * p[j];
-            state[i * GDN_SLICE + j] = s;
+        for (int j = 0; j < VECTORS; j++) {
+            float *p = state + i * GDN_SLICE + 4 * j;
+            f32x4 s = decay * load4(p) + k[i] * d[j];
+            store4(p, s);
             o[j] += s * q[i];
         }
     }
-    for (int j = 0; j < GDN_SLICE; j++) out[j] = o[j];
+    for (int j = 0; j < VECTORS; j++) store4(out + 4 * j, o[j]);
 }
 
 void gdn_scan_c(const gdn_scan_args *a)

@@ -6,6 +6,7 @@
  * weights stays in L1. */
 #include "base/numbers.h"
 #include "cpu/kernels.h"
+#include "cpu/lanes.h"
 
 #include <string.h>
 
@@ -61,21 +62,21 @@ static void load_weights(const matrix *w, int32_t r, int32_t n_rows, int32_t c, 
 }
 
 /* sums[4][8] += 4 weight rows times 8 inputs over n_cols columns. */
-static void multiply_tile(float (*restrict w)[TILE_COLS], int32_t n_cols, const float *restrict x,
-                          float (*restrict sums)[TILE_INPUTS])
+static void multiply_tile(const float (*w)[TILE_COLS], int32_t n_cols, const float *x,
+                          float (*sums)[TILE_INPUTS])
 {
-    float a0[TILE_INPUTS] = {0}, a1[TILE_INPUTS] = {0}, a2[TILE_INPUTS] = {0},
-          a3[TILE_INPUTS] = {0};
+    f32x4 a[4] = {{0}}, b[4] = {{0}};
     for (int32_t c = 0; c < n_cols; c++, x += TILE_INPUTS) {
-        for (int l = 0; l < TILE_INPUTS; l++) a0[l] += w[0][c] * x[l];
-        for (int l = 0; l < TILE_INPUTS; l++) a1[l] += w[1][c] * x[l];
-        for (int l = 0; l < TILE_INPUTS; l++) a2[l] += w[2][c] * x[l];
-        for (int l = 0; l < TILE_INPUTS; l++) a3[l] += w[3][c] * x[l];
+        f32x4 low = load4(x), high = load4(x + 4);
+        for (int i = 0; i < 4; i++) {
+            a[i] += low * w[i][c];
+            b[i] += high * w[i][c];
+        }
     }
-    for (int l = 0; l < TILE_INPUTS; l++) sums[0][l] += a0[l];
-    for (int l = 0; l < TILE_INPUTS; l++) sums[1][l] += a1[l];
-    for (int l = 0; l < TILE_INPUTS; l++) sums[2][l] += a2[l];
-    for (int l = 0; l < TILE_INPUTS; l++) sums[3][l] += a3[l];
+    for (int i = 0; i < 4; i++) {
+        store4(sums[i], load4(sums[i]) + a[i]);
+        store4(sums[i] + 4, load4(sums[i] + 4) + b[i]);
+    }
 }
 
 /* Up to TILE_ROWS rows for up to BLOCK_INPUTS inputs. */
@@ -92,7 +93,7 @@ static void multiply_rows(const matrix *w, int32_t r, int32_t n_rows, const floa
         for (int32_t t = 0; t < n_tiles; t++) {
             const float *x = packed + ((size_t)t * (size_t)w->cols + (size_t)c) * TILE_INPUTS;
             for (int32_t i = 0; i < n_rows; i += 4)
-                multiply_tile(weights + i, n_cols, x, sums[t] + i);
+                multiply_tile((const float(*)[TILE_COLS])weights + i, n_cols, x, sums[t] + i);
         }
     }
     for (int32_t i = 0; i < n; i++)

@@ -37,13 +37,14 @@ void gemv_f32_c(const matrix *w, int32_t begin, int32_t end, const float *const 
     enum { COLS = 512 };
     _Alignas(64) float weights[COLS];
     for (int32_t r = begin; r < end; r++) {
-        float lane[GEMV_MAX_INPUTS][LANES] = {{0}};
+        lanes sums[GEMV_MAX_INPUTS] = {{{0}, {0}}};
         for (int32_t c = 0; c < w->cols; c += COLS) {
             int32_t n_cols = w->cols - c < COLS ? w->cols - c : COLS;
             dequantize_c(w, r, c, n_cols, weights);
-            for (int32_t i = 0; i < n; i++) lanes_multiply_add(lane[i], weights, x[i] + c, n_cols);
+            for (int32_t i = 0; i < n; i++)
+                sums[i] = lanes_multiply_add(sums[i], weights, x[i] + c, n_cols);
         }
-        for (int32_t i = 0; i < n; i++) y[i][r] = lanes_sum(lane[i]);
+        for (int32_t i = 0; i < n; i++) y[i][r] = lanes_sum(sums[i]);
     }
 }
 
