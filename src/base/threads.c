@@ -22,7 +22,7 @@ struct thread_pool {
     int64_t n, grain;
     thread_pool_fn fn;
     void *context;
-    bool stop;
+    atomic_bool stop; /* a worker that is late for a region looks at any time */
     /* `epoch` counts regions; a worker waits for it to change. A region has n_threads parts;
      * `ticket` is the region's epoch (high half) and the next part nobody has taken. So when a
      * worker is late (another process has its core), the others do its part, and a worker that
