@@ -35,7 +35,7 @@ static calla_status encode_piece(encoder *e, const char *piece, size_t n_bytes, 
         int32_t id = vocabulary_find(v, piece, n_bytes);
         if (id >= 0) return add_id(e, id, err);
     }
-    return bpe_encode(&e->bpe, v, piece, n_bytes, &e->ids, err);
+    return bpe_encode(&e->bpe, piece, n_bytes, &e->ids, err);
 }
 
 /* Text between added tokens. */
@@ -118,7 +118,7 @@ calla_status calla_tokenizer_encode(const calla_tokenizer *tokenizer, const char
         return error_set(err, CALLA_ERR_INPUT, "a text of %zu bytes, more than %d", n_bytes,
                          TOKENIZER_MAX_TEXT_BYTES);
     check_literals(literal, n_literal, n_bytes);
-    encoder e = {.tokenizer = tokenizer};
+    encoder e = {.tokenizer = tokenizer, .bpe = {.vocabulary = &tokenizer->vocabulary}};
     literals l = {literal, n_literal, 0};
     CALLA_TRY(split_init(&e.split, &tokenizer->splitter, err));
     calla_status status = encode_text(&e, text, n_bytes, &l, err);

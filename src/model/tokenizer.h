@@ -19,7 +19,8 @@
 #include <pcre2.h>
 
 enum {
-    TOKENIZER_MAX_TOKENS = 1 << 24,
+    TOKENIZER_MAX_TOKENS = 1 << 20,
+    TOKENIZER_MAX_MERGES = (1 << 24) - 1,
     TOKENIZER_MAX_ADDED = 1 << 16,
     TOKENIZER_MAX_ADDED_BYTES = 256, /* bounds the work of a match at one position */
     TOKENIZER_MAX_TEXT_BYTES =
@@ -34,12 +35,10 @@ typedef struct token_span {
     uint32_t offset, n_bytes;
 } token_span;
 
-/* From pairs of ids to ranks: open addressing, linear probing. */
-typedef struct merge_slot {
-    uint32_t left, right;
-    uint32_t rank; /* NO_RANK = empty slot */
-    uint32_t merged;
-} merge_slot;
+/* From pairs of ids to ranks: open addressing, linear probing. A slot is (left, right, rank) in 20,
+ * 20 and 24 bits, so that the 35B's table takes 4 MB and most lookups one cache line. */
+typedef uint64_t merge_slot;
+#define EMPTY_MERGE UINT64_MAX
 
 typedef struct vocabulary {
     char *bytes; /* the texts of all tokens, one after the other */
@@ -51,7 +50,9 @@ typedef struct vocabulary {
     uint32_t slot_mask;
     merge_slot *merges; /* [merge_mask + 1] */
     uint32_t merge_mask;
-    int32_t n_merges;
+    uint32_t *merged; /* [n_merges] what the pair of each rank becomes */
+    size_t merged_capacity;
+    uint32_t n_merges;
     uint32_t byte_ids[256]; /* ids of the single bytes */
 } vocabulary;
 
@@ -76,13 +77,21 @@ calla_status vocabulary_append(vocabulary *v, const char *bytes, size_t n_bytes,
 /* The id of a byte string among the BPE tokens, or -1. */
 int32_t vocabulary_find(const vocabulary *v, const char *bytes, size_t n_bytes);
 
-static inline const merge_slot *vocabulary_merge(const vocabulary *v, uint32_t left, uint32_t right)
+/* The slot of a pair, or the empty one where it would go. */
+static inline merge_slot *vocabulary_slot(const vocabulary *v, uint32_t left, uint32_t right)
 {
-    uint64_t h = ((uint64_t)left << 32 | right) * 0x9e3779b97f4a7c15u;
-    for (uint32_t i = (uint32_t)(h >> 32);; i++) {
-        const merge_slot *slot = &v->merges[i & v->merge_mask];
-        if ((slot->left == left && slot->right == right) || slot->rank == NO_RANK) return slot;
+    uint64_t pair = (uint64_t)left << 20 | right;
+    for (uint32_t i = (uint32_t)(pair * 0x9e3779b97f4a7c15u >> 32);; i++) {
+        merge_slot *slot = &v->merges[i & v->merge_mask];
+        if (*slot >> 24 == pair || *slot == EMPTY_MERGE) return slot;
     }
+}
+
+/* The rank of a pair, NO_RANK if it cannot be merged. */
+static inline uint32_t vocabulary_rank(const vocabulary *v, uint32_t left, uint32_t right)
+{
+    merge_slot slot = *vocabulary_slot(v, left, right);
+    return slot == EMPTY_MERGE ? NO_RANK : (uint32_t)(slot & 0xffffff);
 }
 
 /* The character that stands for a byte in tokenizer.json (MODEL.md 5.3, rule 4). */
@@ -99,19 +108,32 @@ typedef struct id_list {
 /* Merges a piece of text; working memory is kept from piece to piece. */
 typedef struct bpe_symbol {
     uint32_t id;
-    uint32_t rank;       /* of the pair with the next symbol, NO_RANK when it has none */
+    uint32_t rank;       /* of the pair with the next symbol, NO_RANK if it cannot be merged */
     uint32_t prev, next; /* NO_SYMBOL at the ends */
 } bpe_symbol;
 
+typedef struct bpe_node {
+    uint32_t symbol; /* the left one of a pair */
+    uint32_t next;
+} bpe_node;
+
 typedef struct bpe {
+    const vocabulary *vocabulary;
     bpe_symbol *symbols;
     size_t symbols_capacity;
-    uint64_t *heap; /* rank << 32 | position of the left symbol, a binary heap, smallest first */
+    bpe_node *nodes; /* of the buckets' lists; unused ones in a list from free_node */
+    size_t nodes_capacity;
+    uint32_t n_nodes, free_node;
+    uint32_t *buckets; /* [n_merges] lists of pairs by rank */
+    uint64_t *used;    /* [ceil(n_merges / 64)] one bit a bucket that is not empty */
+    uint32_t *sweep;   /* the pairs of the bucket in turn */
+    size_t sweep_capacity;
+    uint64_t *heap; /* rank << 32 | symbol of pairs below the bucket in turn, smallest first */
     size_t heap_capacity, n_heap;
 } bpe;
 
-calla_status bpe_encode(bpe *b, const vocabulary *v, const char *piece, size_t n_bytes,
-                        id_list *out, calla_error *err);
+/* Zeroed but for the vocabulary. */
+calla_status bpe_encode(bpe *b, const char *piece, size_t n_bytes, id_list *out, calla_error *err);
 void bpe_deinit(bpe *b);
 
 /* NFC. nfc_is_certain is a quick check that only looks at lead bytes; text without that certainty
@@ -162,6 +184,8 @@ void split_deinit(split_pass *s);
  * copy in which an older character of the same class and length stands for each. */
 bool unicode_has_newer(const char *text, size_t n_bytes);
 void unicode_append_older(strbuf *out, const char *text, size_t n_bytes);
+/* Whether NFC is to leave this character alone, as one it does not know. */
+bool unicode_is_inert(int32_t point);
 
 /* Added tokens: a tree of bytes. Node 0 is the root. */
 typedef struct added_node {

@@ -1,18 +1,67 @@
-/* Byte-pair merging of one piece (MODEL.md 5.3, rule 5): a list of symbols and a heap of the pairs
- * that have a rank, so a piece of n bytes takes O(n log n) whatever it is. */
+/* Byte-pair merging of one piece (MODEL.md 5.3, rule 5): always the pair of lowest rank, the
+ * leftmost of equals.
+ *
+ * Words are short, and a scan for the lowest rank after each merge is fastest. A longer piece (a
+ * line of one letter, a megabyte of blanks) would take quadratic time that way. There, pairs wait
+ * in one bucket per rank, and one sweep over the ranks takes bucket after bucket, each from left to
+ * right. A merge nearly always makes pairs of higher rank than its own, since a token is learned
+ * before the merges it is part of; the pairs for which that fails go to a heap, which comes first.
+ * So n bytes take time proportional to n but for sorting: a bucket's pairs are sorted where several
+ * ranks filled it, and the heap holds what it must. */
 #include "base/memory.h"
 #include "model/tokenizer.h"
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
+
+enum { SHORT_PIECE = 64 };
 
 #define NO_SYMBOL UINT32_MAX
+#define NO_NODE   UINT32_MAX
 
-static void heap_push(bpe *b, uint64_t key)
+static calla_status reserve_ids(id_list *out, size_t n, calla_error *err)
 {
+    return mem_grow((void **)&out->ids, &out->capacity, out->n + n, sizeof out->ids[0], "token ids",
+                    err);
+}
+
+/* ---- short pieces ---- */
+
+static calla_status encode_short(const vocabulary *v, const char *piece, size_t n, id_list *out,
+                                 calla_error *err)
+{
+    uint32_t ids[SHORT_PIECE], ranks[SHORT_PIECE]; /* ranks[i]: of the pair i, i + 1 */
+    assert(n <= SHORT_PIECE);
+    for (size_t i = 0; i < n; i++) ids[i] = v->byte_ids[(unsigned char)piece[i]];
+    for (size_t i = 0; i + 1 < n; i++) ranks[i] = vocabulary_rank(v, ids[i], ids[i + 1]);
+    while (n > 1) {
+        size_t best = 0;
+        for (size_t i = 1; i + 1 < n; i++)
+            if (ranks[i] < ranks[best]) best = i;
+        if (ranks[best] == NO_RANK) break;
+        ids[best] = v->merged[ranks[best]];
+        n--;
+        memmove(ids + best + 1, ids + best + 2, (n - best - 1) * sizeof ids[0]);
+        memmove(ranks + best, ranks + best + 1, (n - best - 1) * sizeof ranks[0]);
+        if (best + 1 < n) ranks[best] = vocabulary_rank(v, ids[best], ids[best + 1]);
+        if (best > 0) ranks[best - 1] = vocabulary_rank(v, ids[best - 1], ids[best]);
+    }
+    CALLA_TRY(reserve_ids(out, n, err));
+    for (size_t i = 0; i < n; i++) out->ids[out->n++] = (int32_t)ids[i];
+    return CALLA_OK;
+}
+
+/* ---- long pieces: the heap ---- */
+
+static calla_status heap_push(bpe *b, uint64_t key, calla_error *err)
+{
+    CALLA_TRY(mem_grow((void **)&b->heap, &b->heap_capacity, b->n_heap + 1, sizeof b->heap[0],
+                       "pairs to merge", err));
     size_t i = b->n_heap++;
     for (; i > 0 && b->heap[(i - 1) / 2] > key; i = (i - 1) / 2) b->heap[i] = b->heap[(i - 1) / 2];
     b->heap[i] = key;
+    return CALLA_OK;
 }
 
 static uint64_t heap_pop(bpe *b)
@@ -28,70 +77,179 @@ static uint64_t heap_pop(bpe *b)
     return top;
 }
 
-/* Looks up the pair that starts at symbol `i` and queues it if it can be merged. */
-static void queue_pair(bpe *b, const vocabulary *v, uint32_t i)
-{
-    bpe_symbol *s = &b->symbols[i];
-    s->rank = NO_RANK;
-    if (s->next == NO_SYMBOL) return;
-    s->rank = vocabulary_merge(v, s->id, b->symbols[s->next].id)->rank;
-    if (s->rank != NO_RANK) heap_push(b, (uint64_t)s->rank << 32 | i);
-}
+/* ---- long pieces: the buckets ---- */
 
-/* Merges the pair that starts at symbol `i` into it. */
-static void merge_pair(bpe *b, const vocabulary *v, uint32_t i)
+/* Memory for a piece of n bytes. A merge takes one pair out, removes one symbol and puts at most
+ * two pairs in, so no more than 2 n pairs wait at a time. */
+static calla_status reserve_long(bpe *b, size_t n, calla_error *err)
 {
-    bpe_symbol *left = &b->symbols[i], *right = &b->symbols[left->next];
-    left->id = vocabulary_merge(v, left->id, right->id)->merged;
-    left->next = right->next;
-    right->rank = NO_RANK; /* what the heap holds of it is void */
-    if (left->next != NO_SYMBOL) b->symbols[left->next].prev = i;
-    queue_pair(b, v, i);
-    if (left->prev != NO_SYMBOL) queue_pair(b, v, left->prev);
-}
-
-/* Room for a piece: a merge takes one pair off the heap, removes one symbol and queues at most two
- * pairs, so there are never more than 2 n pairs. */
-static calla_status reserve(bpe *b, size_t n, calla_error *err)
-{
+    size_t n_ranks = b->vocabulary->n_merges, n_words = (n_ranks + 63) / 64;
+    if (!b->buckets) {
+        CALLA_TRY(
+            mem_alloc(n_ranks, sizeof b->buckets[0], "merge buckets", (void **)&b->buckets, err));
+        memset(b->buckets, 0xff, n_ranks * sizeof b->buckets[0]);
+        CALLA_TRY(mem_alloc(n_words, sizeof b->used[0], "merge buckets", (void **)&b->used, err));
+    }
     CALLA_TRY(mem_grow((void **)&b->symbols, &b->symbols_capacity, n, sizeof b->symbols[0],
                        "text to merge", err));
-    return mem_grow((void **)&b->heap, &b->heap_capacity, 2 * n, sizeof b->heap[0],
+    CALLA_TRY(mem_grow((void **)&b->sweep, &b->sweep_capacity, 2 * n, sizeof b->sweep[0],
+                       "pairs to merge", err));
+    return mem_grow((void **)&b->nodes, &b->nodes_capacity, 2 * n, sizeof b->nodes[0],
                     "pairs to merge", err);
 }
 
-calla_status bpe_encode(bpe *b, const vocabulary *v, const char *piece, size_t n_bytes,
-                        id_list *out, calla_error *err)
+static void bucket_push(bpe *b, uint32_t rank, uint32_t symbol)
 {
-    assert(n_bytes > 0 && n_bytes < NO_SYMBOL);
-    CALLA_TRY(reserve(b, n_bytes, err));
-    uint32_t n = (uint32_t)n_bytes;
+    uint32_t node = b->free_node;
+    if (node == NO_NODE)
+        node = b->n_nodes++;
+    else
+        b->free_node = b->nodes[node].next;
+    assert(node < b->nodes_capacity);
+    b->nodes[node] = (bpe_node){symbol, b->buckets[rank]};
+    b->buckets[rank] = node;
+    b->used[rank / 64] |= (uint64_t)1 << rank % 64;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Empties a bucket into b->sweep, from left to right; returns the count. */
+static size_t bucket_take(bpe *b, uint32_t rank)
+{
+    size_t n = 0;
+    bool descending = true; /* as pairs pushed from left to right come out */
+    for (uint32_t node = b->buckets[rank], next; node != NO_NODE; node = next) {
+        next = b->nodes[node].next;
+        b->sweep[n] = b->nodes[node].symbol;
+        descending = descending && (n == 0 || b->sweep[n - 1] > b->sweep[n]);
+        n++;
+        b->nodes[node].next = b->free_node;
+        b->free_node = node;
+    }
+    b->buckets[rank] = NO_NODE;
+    b->used[rank / 64] &= ~((uint64_t)1 << rank % 64);
+    if (!descending) {
+        qsort(b->sweep, n, sizeof b->sweep[0], by_value);
+        return n;
+    }
+    for (size_t i = 0; i < n / 2; i++) {
+        uint32_t other = b->sweep[n - 1 - i];
+        b->sweep[n - 1 - i] = b->sweep[i];
+        b->sweep[i] = other;
+    }
+    return n;
+}
+
+/* The first bucket from `rank` on that is not empty, or NO_RANK. */
+static uint32_t bucket_next(const bpe *b, uint32_t rank)
+{
+    uint32_t n = b->vocabulary->n_merges;
+    for (uint32_t word = rank / 64; word * 64 < n; word++) {
+        uint64_t bits = b->used[word];
+        if (word == rank / 64) bits &= ~(uint64_t)0 << rank % 64;
+        if (bits) return word * 64 + (uint32_t)__builtin_ctzll(bits);
+    }
+    return NO_RANK;
+}
+
+/* ---- long pieces: merging ---- */
+
+/* Looks up the pair that starts at symbol `i` and lets it wait; buckets up to `done` are over. */
+static calla_status queue_pair(bpe *b, uint32_t i, uint32_t done, calla_error *err)
+{
+    bpe_symbol *s = &b->symbols[i];
+    s->rank = s->next == NO_SYMBOL ? NO_RANK
+                                   : vocabulary_rank(b->vocabulary, s->id, b->symbols[s->next].id);
+    if (s->rank == NO_RANK) return CALLA_OK;
+    if (s->rank <= done) return heap_push(b, (uint64_t)s->rank << 32 | i, err);
+    bucket_push(b, s->rank, i);
+    return CALLA_OK;
+}
+
+/* Merges the pair of `rank` that starts at symbol `i`, if it is still there: a rank stands for a
+ * pair and a pair for a text, so an equal rank means that nothing has changed. */
+static calla_status merge_pair(bpe *b, uint32_t i, uint32_t rank, uint32_t done, calla_error *err)
+{
+    bpe_symbol *left = &b->symbols[i];
+    if (left->rank != rank) return CALLA_OK;
+    bpe_symbol *right = &b->symbols[left->next];
+    left->id = b->vocabulary->merged[rank];
+    left->next = right->next;
+    right->rank = NO_RANK;
+    if (left->next != NO_SYMBOL) b->symbols[left->next].prev = i;
+    CALLA_TRY(queue_pair(b, i, done, err));
+    return left->prev == NO_SYMBOL ? CALLA_OK : queue_pair(b, left->prev, done, err);
+}
+
+/* Merges all pairs in the heap that come before `key`. */
+static calla_status merge_heap(bpe *b, uint64_t key, uint32_t done, calla_error *err)
+{
+    while (b->n_heap > 0 && b->heap[0] < key) {
+        uint64_t top = heap_pop(b);
+        CALLA_TRY(merge_pair(b, (uint32_t)top, (uint32_t)(top >> 32), done, err));
+    }
+    return CALLA_OK;
+}
+
+static calla_status merge_all(bpe *b, calla_error *err)
+{
+    for (uint32_t rank = 0; (rank = bucket_next(b, rank)) != NO_RANK; rank++) {
+        size_t n = bucket_take(b, rank);
+        for (size_t i = 0; i < n; i++) {
+            CALLA_TRY(merge_heap(b, (uint64_t)rank << 32 | b->sweep[i], rank, err));
+            CALLA_TRY(merge_pair(b, b->sweep[i], rank, rank, err));
+        }
+        CALLA_TRY(merge_heap(b, (uint64_t)(rank + 1) << 32, rank, err));
+    }
+    return CALLA_OK;
+}
+
+static calla_status encode_long(bpe *b, const char *piece, uint32_t n, id_list *out,
+                                calla_error *err)
+{
+    CALLA_TRY(reserve_long(b, n, err));
     b->n_heap = 0;
-    for (uint32_t i = 0; i < n; i++)
-        b->symbols[i] = (bpe_symbol){v->byte_ids[(unsigned char)piece[i]], NO_RANK, i - 1, i + 1};
+    b->n_nodes = 0;
+    b->free_node = NO_NODE;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t id = b->vocabulary->byte_ids[(unsigned char)piece[i]];
+        b->symbols[i] = (bpe_symbol){id, NO_RANK, i - 1, i + 1};
+    }
     b->symbols[0].prev = NO_SYMBOL;
     b->symbols[n - 1].next = NO_SYMBOL;
-    for (uint32_t i = 0; i < n; i++) queue_pair(b, v, i);
-
-    while (b->n_heap > 0) {
-        uint64_t key = heap_pop(b);
-        uint32_t i = (uint32_t)key;
-        /* A rank is a pair and a pair a text, so an equal rank means that nothing has changed. */
-        if (b->symbols[i].rank == key >> 32) merge_pair(b, v, i);
+    for (uint32_t i = 0; i + 1 < n; i++) {
+        uint32_t rank = vocabulary_rank(b->vocabulary, b->symbols[i].id, b->symbols[i + 1].id);
+        b->symbols[i].rank = rank;
+        if (rank != NO_RANK) bucket_push(b, rank, i);
     }
+    CALLA_TRY(merge_all(b, err));
 
     size_t n_out = 0;
     for (uint32_t i = 0; i != NO_SYMBOL; i = b->symbols[i].next) n_out++;
-    CALLA_TRY(mem_grow((void **)&out->ids, &out->capacity, out->n + n_out, sizeof out->ids[0],
-                       "token ids", err));
+    CALLA_TRY(reserve_ids(out, n_out, err));
     for (uint32_t i = 0; i != NO_SYMBOL; i = b->symbols[i].next)
         out->ids[out->n++] = (int32_t)b->symbols[i].id;
     return CALLA_OK;
 }
 
+calla_status bpe_encode(bpe *b, const char *piece, size_t n_bytes, id_list *out, calla_error *err)
+{
+    assert(n_bytes > 0 && n_bytes < NO_SYMBOL);
+    if (n_bytes <= SHORT_PIECE) return encode_short(b->vocabulary, piece, n_bytes, out, err);
+    return encode_long(b, piece, (uint32_t)n_bytes, out, err);
+}
+
 void bpe_deinit(bpe *b)
 {
     free(b->symbols);
+    free(b->nodes);
+    mem_free(b->buckets);
+    mem_free(b->used);
+    free(b->sweep);
     free(b->heap);
     *b = (bpe){0};
 }

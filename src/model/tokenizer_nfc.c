@@ -2,8 +2,8 @@
  * utf8proc's; the ordering of marks between them is done here, because utf8proc's sorts by
  * exchanging neighbours, which takes a run of n marks n * n steps.
  *
- * The tables are those of the utf8proc installed; the library that trained with the tokenizer has
- * older ones (Unicode 9), so characters added since that compose or reorder may differ from it. */
+ * The library that trained with the tokenizer knows Unicode 9 here. What is newer is left alone,
+ * which also keeps ids independent of the version of utf8proc. */
 #include "base/memory.h"
 #include "model/tokenizer.h"
 #include "model/utf8.h"
@@ -13,7 +13,13 @@
 #include <string.h>
 #include <utf8proc.h>
 
-enum { MAX_DECOMPOSITION = 4, SHORT_RUN = 16 };
+enum {
+    MAX_DECOMPOSITION = 4,
+    SHORT_RUN = 16,
+    /* The code point before the first final consonant: utf8proc 2.8 takes it for one and drops it
+     * after a syllable. */
+    HANGUL_BEFORE_FINALS = 0x11a7,
+};
 
 static const utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_COMPOSE;
 
@@ -68,30 +74,25 @@ static calla_status order_marks(nfc *work, calla_error *err)
     return CALLA_OK;
 }
 
-static calla_status decompose(nfc *work, const char *text, size_t n_bytes, calla_error *err)
+static calla_status push(nfc *work, int32_t point, calla_error *err)
 {
-    work->n = 0;
-    for (size_t i = 0, length; i < n_bytes; i += length) {
-        int32_t point = utf8_decode(text + i, &length);
-        CALLA_TRY(mem_grow((void **)&work->points, &work->capacity, work->n + MAX_DECOMPOSITION,
-                           sizeof work->points[0], "text to normalise", err));
-        if (point < 0x80) {
-            work->points[work->n++] = point;
-            continue;
-        }
-        int boundary = 0;
-        utf8proc_ssize_t n = utf8proc_decompose_char(point, work->points + work->n,
-                                                     (utf8proc_ssize_t)(work->capacity - work->n),
-                                                     options, &boundary);
-        assert(n > 0 && n <= MAX_DECOMPOSITION);
-        work->n += (size_t)n;
+    CALLA_TRY(mem_grow((void **)&work->points, &work->capacity, work->n + MAX_DECOMPOSITION,
+                       sizeof work->points[0], "text to normalise", err));
+    if (point < 0x80) {
+        work->points[work->n++] = point;
+        return CALLA_OK;
     }
+    int boundary = 0;
+    utf8proc_ssize_t n = utf8proc_decompose_char(point, work->points + work->n, MAX_DECOMPOSITION,
+                                                 options, &boundary);
+    assert(n > 0 && n <= MAX_DECOMPOSITION);
+    work->n += (size_t)n;
     return CALLA_OK;
 }
 
-calla_status nfc_append(nfc *work, const char *text, size_t n_bytes, strbuf *out, calla_error *err)
+/* Normalises and appends what was pushed. */
+static calla_status flush(nfc *work, strbuf *out, calla_error *err)
 {
-    CALLA_TRY(decompose(work, text, n_bytes, err));
     CALLA_TRY(order_marks(work, err));
     utf8proc_ssize_t n = utf8proc_normalize_utf32(work->points, (utf8proc_ssize_t)work->n, options);
     assert(n >= 0);
@@ -99,6 +100,23 @@ calla_status nfc_append(nfc *work, const char *text, size_t n_bytes, strbuf *out
         char bytes[4];
         strbuf_append(out, bytes, utf8_encode(work->points[i], bytes));
     }
+    work->n = 0;
+    return CALLA_OK;
+}
+
+calla_status nfc_append(nfc *work, const char *text, size_t n_bytes, strbuf *out, calla_error *err)
+{
+    work->n = 0;
+    for (size_t i = 0, length; i < n_bytes; i += length) {
+        int32_t point = utf8_decode(text + i, &length);
+        if (unicode_is_inert(point) || point == HANGUL_BEFORE_FINALS) {
+            CALLA_TRY(flush(work, out, err));
+            strbuf_append(out, text + i, length);
+        } else {
+            CALLA_TRY(push(work, point, err));
+        }
+    }
+    CALLA_TRY(flush(work, out, err));
     if (out->failed) return error_set(err, CALLA_ERR_MEMORY, "no memory for the normalised text");
     return CALLA_OK;
 }

@@ -467,67 +467,73 @@ static calla_status read_merge(cursor *c, const int16_t table[N_CHARACTERS], int
     return read_side(c, table, rank, blank + 1, n - n_left - 1, m, m->n_left, &m->n_right);
 }
 
+/* A pair of ids, left << 20 | right. */
+typedef uint64_t id_pair;
+
 /* Ids of the sides and of what they make. */
 static calla_status resolve_merge(const cursor *c, const vocabulary *v, int32_t rank,
-                                  const merge_text *m, merge_slot *slot)
+                                  const merge_text *m, id_pair *pair, uint32_t *merged)
 {
     const char *p = m->bytes;
     int32_t left = vocabulary_find(v, p, m->n_left);
     if (left < 0) return merge_error(c, rank, p, m->n_left, "is not in model.vocab");
     int32_t right = vocabulary_find(v, p + m->n_left, m->n_right);
     if (right < 0) return merge_error(c, rank, p + m->n_left, m->n_right, "is not in model.vocab");
-    int32_t merged = vocabulary_find(v, p, m->n_left + m->n_right);
-    if (merged < 0) return merge_error(c, rank, p, m->n_left + m->n_right, "is not in model.vocab");
-    *slot = (merge_slot){(uint32_t)left, (uint32_t)right, (uint32_t)rank, (uint32_t)merged};
+    int32_t both = vocabulary_find(v, p, m->n_left + m->n_right);
+    if (both < 0) return merge_error(c, rank, p, m->n_left + m->n_right, "is not in model.vocab");
+    *pair = (id_pair)left << 20 | (id_pair)right;
+    *merged = (uint32_t)both;
     return CALLA_OK;
 }
 
-/* Enters list [n] into the table. */
-static calla_status index_merges(const cursor *c, const merge_slot *list, vocabulary *v)
+/* Enters pairs [n_merges] into the table. */
+static calla_status index_merges(const cursor *c, const id_pair *pairs, vocabulary *v)
 {
-    size_t n = (size_t)v->n_merges;
-    v->merge_mask = table_mask(n);
+    v->merge_mask = table_mask(v->n_merges);
     CALLA_TRY(mem_alloc((size_t)v->merge_mask + 1, sizeof v->merges[0], "merges",
                         (void **)&v->merges, c->err));
     memset(v->merges, 0xff, ((size_t)v->merge_mask + 1) * sizeof v->merges[0]);
-    for (size_t i = 0; i < n; i++) {
-        const merge_slot *before = vocabulary_merge(v, list[i].left, list[i].right);
-        if (before->rank != NO_RANK)
+    for (uint32_t i = 0; i < v->n_merges; i++) {
+        merge_slot *slot =
+            vocabulary_slot(v, (uint32_t)(pairs[i] >> 20), (uint32_t)(pairs[i] & 0xfffff));
+        if (*slot != EMPTY_MERGE)
             return error_set(c->err, CALLA_ERR_INPUT,
-                             "%s: model.merges[%zu] is the same pair as "
-                             "model.merges[%u]",
-                             c->path, i, before->rank);
-        v->merges[before - v->merges] = list[i];
+                             "%s: model.merges[%u] is the same pair as model.merges[%u]", c->path,
+                             i, (uint32_t)(*slot & 0xffffff));
+        *slot = pairs[i] << 24 | i;
     }
     return CALLA_OK;
+}
+
+static calla_status read_merges(cursor *c, const int16_t table[N_CHARACTERS], vocabulary *v,
+                                merge_text *m, id_pair **pairs, size_t *capacity)
+{
+    if (!accept(c, '[')) return syntax_error(c, "an array");
+    if (accept(c, ']')) return CALLA_OK;
+    do {
+        uint32_t rank = v->n_merges;
+        if (rank >= TOKENIZER_MAX_MERGES)
+            return error_set(c->err, CALLA_ERR_INPUT, "%s: model.merges has more than %d entries",
+                             c->path, TOKENIZER_MAX_MERGES);
+        CALLA_TRY(
+            mem_grow((void **)pairs, capacity, (size_t)rank + 1, sizeof **pairs, "merges", c->err));
+        CALLA_TRY(mem_grow((void **)&v->merged, &v->merged_capacity, (size_t)rank + 1,
+                           sizeof v->merged[0], "merges", c->err));
+        CALLA_TRY(read_merge(c, table, (int32_t)rank, m));
+        CALLA_TRY(resolve_merge(c, v, (int32_t)rank, m, &(*pairs)[rank], &v->merged[rank]));
+        v->n_merges++;
+    } while (accept(c, ','));
+    return accept(c, ']') ? CALLA_OK : syntax_error(c, "',' or ']'");
 }
 
 static calla_status parse_merges(cursor *c, const int16_t table[N_CHARACTERS], vocabulary *v)
 {
     merge_text m = {0};
-    merge_slot *list = NULL;
+    id_pair *pairs = NULL;
     size_t capacity = 0;
-    calla_status status = CALLA_OK;
-    if (!accept(c, '[')) CALLA_TRY_GOTO(syntax_error(c, "an array"), done);
-    if (!accept(c, ']')) {
-        do {
-            if (v->n_merges >= TOKENIZER_MAX_TOKENS)
-                CALLA_TRY_GOTO(error_set(c->err, CALLA_ERR_INPUT,
-                                         "%s: model.merges has more than %d entries", c->path,
-                                         TOKENIZER_MAX_TOKENS),
-                               done);
-            CALLA_TRY_GOTO(mem_grow((void **)&list, &capacity, (size_t)v->n_merges + 1,
-                                    sizeof list[0], "merges", c->err),
-                           done);
-            CALLA_TRY_GOTO(read_merge(c, table, v->n_merges, &m), done);
-            CALLA_TRY_GOTO(resolve_merge(c, v, v->n_merges, &m, &list[v->n_merges]), done);
-            v->n_merges++;
-        } while (accept(c, ','));
-        if (!accept(c, ']')) CALLA_TRY_GOTO(syntax_error(c, "',' or ']'"), done);
-    }
-    status = index_merges(c, list, v);
-done:
-    free(list);
+    calla_status status = read_merges(c, table, v, &m, &pairs, &capacity);
+    if (status == CALLA_OK) status = index_merges(c, pairs, v);
+    free(pairs);
     free(m.bytes);
     return status;
 }
@@ -579,5 +585,6 @@ void vocabulary_deinit(vocabulary *v)
     free(v->tokens);
     mem_free(v->slots);
     mem_free(v->merges);
+    free(v->merged);
     *v = (vocabulary){0};
 }

@@ -1,20 +1,18 @@
-/* Characters newer than PCRE2's tables.
+/* What the tokenizer's own library makes of characters that are newer than some table.
  *
- * The pattern of tokenizer.json is written in Unicode's classes, and the library that the ids come
- * from knows Unicode 16, while Debian 12's PCRE2 knows 14. The letters, marks and numbers added in
- * between are listed here; where a text has some, the pattern runs on a copy in which each is
- * replaced by an old character of the same class and length in bytes, so that positions agree. With
- * a newer PCRE2 this changes nothing. tools/unicode_newer.py prints the table. */
+ * Ids are those of Hugging Face's `tokenizers`, in training and since. Its pattern knows Unicode
+ * 16, and its NFC Unicode 9. The tables here make up for the difference to the libraries used,
+ * whatever their version; tools/tokenizer_unicode.py prints both. */
 #include "model/tokenizer.h"
 #include "model/utf8.h"
 
-typedef struct newer_range {
+typedef struct class_range {
     int32_t first, last;
     char class; /* 'L', 'M' or 'N', as in \p{L}; all N take four bytes */
-} newer_range;
+} class_range;
 
 /* Letters, marks and numbers of Unicode 15.0 to 16.0, ascending. */
-static const newer_range newer[] = {
+static const class_range newer[] = {
     {0x00897, 0x00897, 'M'}, {0x00cf3, 0x00cf3, 'M'}, {0x00ece, 0x00ece, 'M'},
     {0x01c89, 0x01c8a, 'L'}, {0x0a7cb, 0x0a7cd, 'L'}, {0x0a7da, 0x0a7dc, 'L'},
     {0x105c0, 0x105f3, 'L'}, {0x10d40, 0x10d49, 'N'}, {0x10d4a, 0x10d65, 'L'},
@@ -41,20 +39,47 @@ static const newer_range newer[] = {
 };
 enum { N_NEWER = sizeof newer / sizeof newer[0] };
 
+/* Characters of Unicode 10 to 14 that take part in normalisation, ascending. */
+static const class_range unnormalised[] = {
+    {0x007fd, 0x007fd, 0}, {0x00898, 0x0089f, 0}, {0x008ca, 0x008d3, 0}, {0x009fe, 0x009fe, 0},
+    {0x00c3c, 0x00c3c, 0}, {0x00d3b, 0x00d3c, 0}, {0x00eba, 0x00eba, 0}, {0x01715, 0x01715, 0},
+    {0x01abf, 0x01ace, 0}, {0x01df6, 0x01dfa, 0}, {0x0a82c, 0x0a82c, 0}, {0x10d24, 0x10d27, 0},
+    {0x10eab, 0x10eac, 0}, {0x10f46, 0x10f50, 0}, {0x10f82, 0x10f85, 0}, {0x11070, 0x11070, 0},
+    {0x1133b, 0x1133b, 0}, {0x1145e, 0x1145e, 0}, {0x11839, 0x1183a, 0}, {0x11930, 0x11930, 0},
+    {0x11935, 0x11935, 0}, {0x11938, 0x11938, 0}, {0x1193d, 0x1193e, 0}, {0x11943, 0x11943, 0},
+    {0x119e0, 0x119e0, 0}, {0x11a34, 0x11a34, 0}, {0x11a47, 0x11a47, 0}, {0x11a99, 0x11a99, 0},
+    {0x11d42, 0x11d42, 0}, {0x11d44, 0x11d45, 0}, {0x11d97, 0x11d97, 0}, {0x16ff0, 0x16ff1, 0},
+    {0x1e130, 0x1e136, 0}, {0x1e2ae, 0x1e2ae, 0}, {0x1e2ec, 0x1e2ef, 0},
+};
+enum { N_UNNORMALISED = sizeof unnormalised / sizeof unnormalised[0] };
+
+/* The range of `table` [n] that holds the code point, or NULL. */
+static const class_range *find_range(const class_range *table, int n, int32_t point)
+{
+    int low = 0, high = n;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (point > table[middle].last)
+            low = middle + 1;
+        else if (point < table[middle].first)
+            high = middle;
+        else
+            return &table[middle];
+    }
+    return NULL;
+}
+
+bool unicode_is_inert(int32_t point)
+{
+    return point >= unnormalised[0].first &&
+           (find_range(unnormalised, N_UNNORMALISED, point) || find_range(newer, N_NEWER, point));
+}
+
 /* The class of a newer character, or 0. */
 static char newer_class(int32_t point)
 {
-    int low = 0, high = N_NEWER;
-    while (low < high) {
-        int middle = (low + high) / 2;
-        if (point > newer[middle].last)
-            low = middle + 1;
-        else if (point < newer[middle].first)
-            high = middle;
-        else
-            return newer[middle].class;
-    }
-    return 0;
+    const class_range *range = find_range(newer, N_NEWER, point);
+    return range ? range->class : 0;
 }
 
 /* All of them start with one of these bytes, which common text lacks. */
