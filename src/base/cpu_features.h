@@ -13,19 +13,20 @@ enum {
     CPU_AVX512DQ = 1 << 5,
     CPU_AVX512VL = 1 << 6,
     CPU_AVX512VNNI = 1 << 7,
-    CPU_AMX_TILE = 1 << 8, /* the three AMX bits only where the kernel granted the tile state */
-    CPU_AMX_BF16 = 1 << 9,
-    CPU_AMX_INT8 = 1 << 10,
-    CPU_DOTPROD = 1 << 11,
-    CPU_I8MM = 1 << 12,
-    CPU_ARM_BF16 = 1 << 13,
-    N_CPU_FEATURES = 14,
+    CPU_AVX512BF16 = 1 << 8,
+    CPU_AMX_TILE = 1 << 9, /* the three AMX bits only where the kernel granted the tile state */
+    CPU_AMX_BF16 = 1 << 10,
+    CPU_AMX_INT8 = 1 << 11,
+    CPU_DOTPROD = 1 << 12,
+    CPU_I8MM = 1 << 13,
+    CPU_ARM_BF16 = 1 << 14,
+    N_CPU_FEATURES = 15,
 
     /* What the kernels of an ISA need, all of it. */
     CPU_ISA_AVX2 = CPU_AVX2 | CPU_FMA | CPU_F16C,
     CPU_ISA_AVX512 =
         CPU_ISA_AVX2 | CPU_AVX512F | CPU_AVX512BW | CPU_AVX512DQ | CPU_AVX512VL | CPU_AVX512VNNI,
-    CPU_ISA_AMX = CPU_ISA_AVX512 | CPU_AMX_TILE | CPU_AMX_BF16 | CPU_AMX_INT8,
+    CPU_ISA_AMX = CPU_ISA_AVX512 | CPU_AVX512BF16 | CPU_AMX_TILE | CPU_AMX_BF16,
 };
 
 /* The set of the bits above. On Linux AMX needs a permission of the process, which this asks for:

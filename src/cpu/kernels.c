@@ -68,6 +68,14 @@ static void use_avx512(cpu_kernels *k)
 {
     USE_SIMD(k, avx512, 16);
 }
+/* Over AVX-512: prefill's products alone. */
+static void use_amx(cpu_kernels *k)
+{
+    k->pack_tile = 16;
+    k->pack_element_bytes = 2;
+    k->pack_input = pack_input_bf16_amx;
+    k->gemm = gemm_bf16_amx;
+}
 #elif defined(__aarch64__)
 static void use_neon(cpu_kernels *k)
 {
@@ -82,6 +90,7 @@ static const struct instruction_set {
 #if defined(__x86_64__)
     {"avx2", CPU_ISA_AVX2, use_avx2},
     {"avx512", CPU_ISA_AVX512, use_avx512},
+    {"amx", CPU_ISA_AMX, use_amx},
 #elif defined(__aarch64__)
     {"neon", CPU_DOTPROD, use_neon},
 #endif
