@@ -1,0 +1,389 @@
+/* The recurrence and attention against double arithmetic. */
+#include "support/kernels.h"
+
+#include "base/numbers.h"
+#include "support/support.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- gdn_scan ---- */
+
+enum { T = 37, KEYS = GDN_HEAD_DIM, COLUMNS = GDN_SLICE };
+/* Rows further apart than they are long, as in the model. */
+enum { QK_STRIDE = 320, V_STRIDE = 64, GATE_STRIDE = 3, OUT_STRIDE = 96 };
+
+typedef struct scan_case {
+    float *state, *q, *k, *v, *decay, *beta, *out;
+} scan_case;
+
+static scan_case scan_inputs(fill_kind kind, bool strong_decay)
+{
+    scan_case c = {.state = guarded_floats(KEYS * COLUMNS),
+                   .q = guarded_floats(T * QK_STRIDE),
+                   .k = guarded_floats(T * QK_STRIDE),
+                   .v = guarded_floats(T * V_STRIDE),
+                   .decay = guarded_floats(T * GATE_STRIDE),
+                   .beta = guarded_floats(T * GATE_STRIDE),
+                   .out = guarded_floats(T * OUT_STRIDE)};
+    fill(c.state, KEYS * COLUMNS, kind, 1);
+    fill(c.v, T * V_STRIDE, kind, 2);
+    fill(c.q, T * QK_STRIDE, FILL_NORMAL, 3);
+    fill(c.k, T * QK_STRIDE, FILL_NORMAL, 4);
+    for (int t = 0; t < T; t++) {
+        double squares = 0;
+        for (int i = 0; i < KEYS; i++)
+            squares += (double)c.k[t * QK_STRIDE + i] * (double)c.k[t * QK_STRIDE + i];
+        for (int i = 0; i < KEYS; i++) { /* normalised, as the model's keys: else it explodes */
+            c.k[t * QK_STRIDE + i] /= (float)sqrt(squares);
+            c.q[t * QK_STRIDE + i] /= (float)sqrt(squares);
+        }
+        double u = (double)random_below(1000, 5, (uint64_t)t) / 1000;
+        c.decay[t * GATE_STRIDE] = (float)(strong_decay ? exp(-900 * u) : exp(-0.1 * u));
+        c.beta[t * GATE_STRIDE] = (float)random_below(1001, 6, (uint64_t)t) / 1000.0f;
+    }
+    return c;
+}
+
+static void scan(const cpu_kernels *k, const scan_case *c, int32_t first, int32_t n)
+{
+    k->gdn_scan(&(gdn_scan_args){.state = c->state,
+                                 .n_tokens = n,
+                                 .q = c->q + first * QK_STRIDE,
+                                 .k = c->k + first * QK_STRIDE,
+                                 .qk_stride = QK_STRIDE,
+                                 .v = c->v + first * V_STRIDE,
+                                 .v_stride = V_STRIDE,
+                                 .decay = c->decay + first * GATE_STRIDE,
+                                 .beta = c->beta + first * GATE_STRIDE,
+                                 .gate_stride = GATE_STRIDE,
+                                 .out = c->out + first * OUT_STRIDE,
+                                 .out_stride = OUT_STRIDE});
+}
+
+/* MODEL.md 3.5 as it stands there. */
+static void scan_double(const scan_case *c, double *state, double *out)
+{
+    for (int t = 0; t < T; t++)
+        for (int j = 0; j < COLUMNS; j++) {
+            const float *q = c->q + t * QK_STRIDE, *k = c->k + t * QK_STRIDE;
+            double p = 0, o = 0;
+            for (int i = 0; i < KEYS; i++) {
+                state[i * COLUMNS + j] *= (double)c->decay[t * GATE_STRIDE];
+                p += state[i * COLUMNS + j] * (double)k[i];
+            }
+            double d = (double)c->beta[t * GATE_STRIDE] * ((double)c->v[t * V_STRIDE + j] - p);
+            for (int i = 0; i < KEYS; i++) {
+                state[i * COLUMNS + j] += (double)k[i] * d;
+                o += state[i * COLUMNS + j] * (double)q[i];
+            }
+            out[t * COLUMNS + j] = o;
+        }
+}
+
+static void check_scan(const cpu_kernels *k, fill_kind kind, bool strong_decay)
+{
+    static double state[KEYS * COLUMNS], out[T * COLUMNS];
+    scan_case c = scan_inputs(kind, strong_decay);
+    double size = 0;
+    for (int i = 0; i < KEYS * COLUMNS; i++) {
+        state[i] = (double)c.state[i];
+        size = fmax(size, fabs(state[i]));
+    }
+    scan_double(&c, state, out);
+    scan(k, &c, 0, T);
+    double bound = 1e-5 * size + 1e-37;
+    for (int i = 0; i < KEYS * COLUMNS; i++)
+        assert_near((double)c.state[i], state[i], bound,
+                    text("%s state, fill %d decay %d", k->isa, kind, strong_decay));
+    for (int t = 0; t < T; t++)
+        for (int j = 0; j < OUT_STRIDE; j++)
+            assert_near((double)c.out[t * OUT_STRIDE + j], j < COLUMNS ? out[t * COLUMNS + j] : 0,
+                        j < COLUMNS ? 4 * bound : 0, text("%s out, fill %d", k->isa, kind));
+    /* In pieces: the same bits. */
+    scan_case pieces = scan_inputs(kind, strong_decay);
+    scan(k, &pieces, 0, 1);
+    scan(k, &pieces, 1, 13);
+    scan(k, &pieces, 14, 0);
+    scan(k, &pieces, 14, T - 14);
+    assert_memory_equal(pieces.state, c.state, KEYS * COLUMNS * sizeof(float));
+    assert_memory_equal(pieces.out, c.out, T * OUT_STRIDE * sizeof(float));
+    guarded_check();
+}
+
+static void test_gdn_scan(void **state)
+{
+    (void)state;
+    for (int v = 0; v < n_variants; v++)
+        for (int kind = 0; kind < N_FILLS; kind++) {
+            check_scan(&variants[v], (fill_kind)kind, false);
+            check_scan(&variants[v], (fill_kind)kind, true);
+        }
+}
+
+/* A decay of exactly 0 forgets everything, and a NaN shows. */
+static void test_gdn_scan_edges(void **state)
+{
+    (void)state;
+    for (int v = 0; v < n_variants; v++) {
+        scan_case c = scan_inputs(FILL_NORMAL, false);
+        for (int t = 0; t < T; t++) c.decay[t * GATE_STRIDE] = 0;
+        scan(&variants[v], &c, 0, T);
+        const float *k = c.k + (T - 1) * QK_STRIDE, *value = c.v + (T - 1) * V_STRIDE;
+        for (int i = 0; i < KEYS; i++)
+            for (int j = 0; j < COLUMNS; j++)
+                assert_near((double)c.state[i * COLUMNS + j],
+                            (double)k[i] * (double)c.beta[(T - 1) * GATE_STRIDE] * (double)value[j],
+                            1e-6, variants[v].isa);
+        c.v[(T - 1) * V_STRIDE + 5] = NAN;
+        scan(&variants[v], &c, T - 1, 1);
+        assert_true(isnan(c.out[(T - 1) * OUT_STRIDE + 5]));
+        assert_false(isnan(c.out[(T - 1) * OUT_STRIDE + 6]));
+        guarded_check();
+    }
+}
+
+/* ---- attention ---- */
+
+enum { DIM = ATTENTION_HEAD_DIM, TOKENS = 256, ROWS = ATTENTION_MAX_ROWS };
+
+typedef struct attention_case {
+    attention_block_args args;
+    float *k, *v; /* what the block holds, as f32 */
+} attention_case;
+
+/* Queries that make some rows' softmax flat and others' sharp. */
+static attention_case attention_inputs(fill_kind kind, bool f16, const int32_t *visible)
+{
+    attention_case c = {.k = guarded_floats(TOKENS * DIM), .v = guarded_floats(TOKENS * DIM)};
+    float *q = guarded_floats(ROWS * DIM);
+    fill(q, ROWS * DIM, kind, 1);
+    for (int r = 0; r < ROWS; r++)
+        for (int d = 0; d < DIM; d++) q[r * DIM + d] *= (float)(1 + r) / 64;
+    fill(c.k, TOKENS * DIM, FILL_NORMAL, 2);
+    fill(c.v, TOKENS * DIM, FILL_NORMAL, 3);
+    c.args = (attention_block_args){.q = q,
+                                    .n_rows = ROWS,
+                                    .visible = visible,
+                                    .k = c.k,
+                                    .v = c.v,
+                                    .max = guarded_floats(ROWS),
+                                    .sum = guarded_floats(ROWS),
+                                    .out = guarded_floats(ROWS * DIM)};
+    if (!f16) return c;
+    uint16_t *k = guarded(TOKENS * DIM * sizeof *k), *v = guarded(TOKENS * DIM * sizeof *v);
+    for (int i = 0; i < TOKENS * DIM; i++) {
+        k[i] = f32_to_f16(c.k[i]), c.k[i] = f16_to_f32(k[i]);
+        v[i] = f32_to_f16(c.v[i]), c.v[i] = f16_to_f32(v[i]);
+    }
+    c.args.k = k;
+    c.args.v = v;
+    return c;
+}
+
+static void check_row(const attention_case *c, int r, const char *context)
+{
+    double scores[TOKENS], max = -INFINITY, sum = 0, score_error = 0;
+    const float *q = c->args.q + r * DIM;
+    int32_t n = c->args.visible[r];
+    for (int32_t t = 0; t < n; t++) {
+        double size = 0;
+        scores[t] = 0;
+        for (int d = 0; d < DIM; d++) {
+            scores[t] += (double)q[d] * (double)c->k[t * DIM + d];
+            size += fabs((double)q[d] * (double)c->k[t * DIM + d]);
+        }
+        max = fmax(max, scores[t]);
+        score_error = fmax(score_error, 1e-6 * size);
+    }
+    for (int32_t t = 0; t < n; t++) sum += exp(scores[t] - max);
+    if (n == 0) {
+        assert_true(isinf(c->args.max[r]) && c->args.max[r] < 0 && c->args.sum[r] == 0);
+    } else {
+        assert_near((double)c->args.max[r], max, score_error, context);
+        assert_near((double)c->args.sum[r], sum, sum * (1e-6 + 4 * score_error), context);
+    }
+    for (int d = 0; d < DIM; d++) {
+        double out = 0, size = 0;
+        for (int32_t t = 0; t < n; t++) {
+            out += exp(scores[t] - max) * (double)c->v[t * DIM + d];
+            size += exp(scores[t] - max) * fabs((double)c->v[t * DIM + d]);
+        }
+        assert_near((double)c->args.out[r * DIM + d], out, size * (2e-6 + 4 * score_error),
+                    context);
+    }
+}
+
+static void run_block(const cpu_kernels *k, bool f16, const attention_block_args *a)
+{
+    if (f16)
+        k->attention_block_f16(a);
+    else
+        k->attention_block_f32(a);
+}
+
+static void check_attention(const cpu_kernels *k, bool f16, fill_kind kind, const int32_t *visible)
+{
+    attention_case c = attention_inputs(kind, f16, visible);
+    run_block(k, f16, &c.args);
+    for (int r = 0; r < ROWS; r++)
+        check_row(&c, r, text("%s f16 %d fill %d row %d", k->isa, f16, kind, r));
+    /* A row alone, and rows in other company: the same bits. */
+    attention_case other = attention_inputs(kind, f16, visible);
+    for (int r = 0; r < ROWS; r += 3) {
+        attention_block_args a = other.args;
+        a.q += r * DIM, a.visible += r, a.max += r, a.sum += r, a.out += r * DIM;
+        a.n_rows = ROWS - r < 3 ? ROWS - r : r % 2 ? 3 : 2;
+        run_block(k, f16, &a);
+        for (int i = 0; i < a.n_rows; i++) {
+            assert_memory_equal(&a.max[i], &c.args.max[r + i], sizeof(float));
+            assert_memory_equal(&a.sum[i], &c.args.sum[r + i], sizeof(float));
+            assert_memory_equal(a.out + i * DIM, c.args.out + (r + i) * DIM, DIM * sizeof(float));
+        }
+    }
+    guarded_check();
+}
+
+static void test_attention_block(void **state)
+{
+    (void)state;
+    int32_t visible[3][ROWS];
+    for (int r = 0; r < ROWS; r++) {
+        visible[0][r] = TOKENS;
+        visible[1][r] = r < 3 ? 0 : r * 8 + r % 3; /* causal, with odd ends */
+        visible[2][r] = r % 5;
+    }
+    for (int v = 0; v < n_variants; v++)
+        for (int f16 = 0; f16 < 2; f16++)
+            for (int i = 0; i < 3; i++)
+                for (int kind = 0; kind < N_FILLS; kind++) {
+                    /* scores of 1e12 leave nothing to compare but their rounding */
+                    if (kind == FILL_LARGE || kind == FILL_SPIKES) continue;
+                    check_attention(&variants[v], f16, (fill_kind)kind, visible[i]);
+                }
+}
+
+/* Very sharp scores: no overflow, the largest wins. */
+static void test_attention_sharp(void **state)
+{
+    (void)state;
+    int32_t visible[ROWS];
+    for (int r = 0; r < ROWS; r++) visible[r] = TOKENS;
+    for (int v = 0; v < n_variants; v++) {
+        attention_case c = attention_inputs(FILL_LARGE, true, visible);
+        run_block(&variants[v], true, &c.args);
+        for (int r = 0; r < ROWS; r++) {
+            assert_true(isfinite(c.args.max[r]));
+            assert_near((double)c.args.sum[r], 1, 1e-6, variants[v].isa);
+            for (int d = 0; d < DIM; d++) assert_true(isfinite(c.args.out[r * DIM + d]));
+        }
+        guarded_check();
+    }
+}
+
+/* Two blocks merged equal the softmax over both; empty blocks change nothing. */
+static void test_attention_merge(void **state)
+{
+    (void)state;
+    for (int v = 0; v < n_variants; v++) {
+        float *a = guarded_floats(DIM), *b = guarded_floats(DIM);
+        fill(a, DIM, FILL_NORMAL, 1);
+        fill(b, DIM, FILL_NORMAL, 2);
+        for (int i = -3; i <= 3; i++) {
+            float *out = guarded_floats(DIM), max = -INFINITY, sum = 0;
+            float max_b = (float)i * 40;
+            variants[v].attention_merge(&max, &sum, out, -INFINITY, 0, b);
+            assert_true(sum == 0 && isinf(max));
+            variants[v].attention_merge(&max, &sum, out, 1.5f, 3, a);
+            assert_true(max == 1.5f && sum == 3);
+            assert_memory_equal(out, a, DIM * sizeof(float));
+            variants[v].attention_merge(&max, &sum, out, -INFINITY, 0, b);
+            assert_memory_equal(out, a, DIM * sizeof(float));
+            variants[v].attention_merge(&max, &sum, out, max_b, 5, b);
+            double m = fmax(1.5, (double)max_b), x = exp(1.5 - m), y = exp((double)max_b - m);
+            assert_near((double)max, m, 0, variants[v].isa);
+            assert_near((double)sum, 3 * x + 5 * y, 1e-6 * (3 * x + 5 * y), variants[v].isa);
+            for (int d = 0; d < DIM; d++)
+                assert_near((double)out[d], (double)a[d] * x + (double)b[d] * y, 2e-6,
+                            variants[v].isa);
+        }
+        guarded_check();
+    }
+}
+
+/* A NaN in a key or a value reaches the rows that see it. */
+static void test_attention_not_finite(void **state)
+{
+    (void)state;
+    int32_t visible[ROWS];
+    for (int r = 0; r < ROWS; r++) visible[r] = r + 1;
+    for (int v = 0; v < n_variants; v++)
+        for (int f16 = 0; f16 < 2; f16++) {
+            attention_case c = attention_inputs(FILL_NORMAL, f16, visible);
+            size_t at = 9 * DIM + 100;
+            if (f16)
+                ((uint16_t *)(uintptr_t)c.args.k)[at] = 0x7e00;
+            else
+                c.k[at] = NAN;
+            run_block(&variants[v], f16, &c.args);
+            for (int r = 0; r < ROWS; r++)
+                assert_int_equal(isnan(c.args.sum[r]) || isnan(c.args.out[r * DIM]), r >= 9);
+            guarded_check();
+        }
+}
+
+/* ---- bench ---- */
+
+typedef struct mixer_bench {
+    const cpu_kernels *k;
+    gdn_scan_args scan;
+    attention_block_args attention;
+} mixer_bench;
+
+static void run_scan(void *context)
+{
+    mixer_bench *b = context;
+    b->k->gdn_scan(&b->scan);
+}
+static void run_attention_f16(void *context)
+{
+    mixer_bench *b = context;
+    b->k->attention_block_f16(&b->attention);
+}
+
+static void benches(void)
+{
+    int32_t visible[ROWS];
+    for (int r = 0; r < ROWS; r++) visible[r] = TOKENS;
+    for (int v = 0; v < n_variants; v++) {
+        mixer_bench b = {.k = &variants[v]};
+        scan_case s = scan_inputs(FILL_NORMAL, false);
+        b.scan = (gdn_scan_args){.state = s.state,
+                                 .q = s.q,
+                                 .k = s.k,
+                                 .qk_stride = QK_STRIDE,
+                                 .v = s.v,
+                                 .v_stride = V_STRIDE,
+                                 .decay = s.decay,
+                                 .beta = s.beta,
+                                 .gate_stride = GATE_STRIDE,
+                                 .out = s.out,
+                                 .out_stride = OUT_STRIDE};
+        for (b.scan.n_tokens = 1; b.scan.n_tokens < T; b.scan.n_tokens += 31)
+            bench(text("gdn_scan %d tokens", b.scan.n_tokens), b.k->isa, KEYS * COLUMNS * 8.0,
+                  b.scan.n_tokens * 7.0 * KEYS * COLUMNS, run_scan, &b);
+        attention_case c = attention_inputs(FILL_NORMAL, true, visible);
+        b.attention = c.args;
+        for (b.attention.n_rows = 8; b.attention.n_rows <= ROWS; b.attention.n_rows += 24)
+            bench(text("attention f16 %d rows", b.attention.n_rows), b.k->isa, TOKENS * DIM * 4.0,
+                  b.attention.n_rows * 4.0 * TOKENS * DIM, run_attention_f16, &b);
+        guarded_check();
+    }
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_gdn_scan),        cmocka_unit_test(test_gdn_scan_edges),
+    cmocka_unit_test(test_attention_block), cmocka_unit_test(test_attention_sharp),
+    cmocka_unit_test(test_attention_merge), cmocka_unit_test(test_attention_not_finite),
+};
+KERNEL_TEST_MAIN(tests, benches)
