@@ -20,7 +20,8 @@ static const float (*load_rows(const void *block, int32_t t, int32_t n, bool f16
 {
     if (!f16) return (const float(*)[DIM])block + t;
     const uint16_t *p = (const uint16_t *)block + (size_t)t * DIM;
-    for (int32_t i = 0; i < n * DIM; i++) tile[0][i] = f16_to_f32(p[i]);
+    float *out = tile[0]; /* all rows of the tile in one go */
+    for (int32_t i = 0; i < n * DIM; i++) out[i] = f16_to_f32(p[i]);
     return (const float(*)[DIM])tile;
 }
 

@@ -9,7 +9,7 @@ void dequantize_c(const matrix *m, int32_t row, int32_t first_col, int32_t n_col
 {
     const uint8_t *codes = (const uint8_t *)m->codes + (size_t)row * matrix_row_bytes(m);
     if (m->format == MATRIX_BF16) {
-        const uint16_t *values = (const uint16_t *)(const void *)codes + first_col;
+        const mapped_bf16 *values = (const mapped_bf16 *)(const void *)codes + first_col;
         for (int32_t c = 0; c < n_cols; c++) out[c] = bf16_to_f32(values[c]);
         return;
     }
@@ -100,8 +100,8 @@ void gemv_q4_c(const matrix *w, int32_t begin, int32_t end, const void *const *x
     int32_t n_groups = w->cols / QUANT_GROUP;
     for (int32_t r = begin; r < end; r++) {
         const uint8_t *codes = (const uint8_t *)w->codes + (size_t)r * (size_t)(w->cols / 2);
-        const uint16_t *scales = w->scales + (size_t)r * (size_t)n_groups;
-        const uint16_t *biases = w->biases + (size_t)r * (size_t)n_groups;
+        const mapped_bf16 *scales = w->scales + (size_t)r * (size_t)n_groups;
+        const mapped_bf16 *biases = w->biases + (size_t)r * (size_t)n_groups;
         float products[GEMV_MAX_INPUTS] = {0}, offsets[GEMV_MAX_INPUTS] = {0};
         for (int32_t g = 0; g < n_groups; g++, codes += QUANT_GROUP / 2) {
             _Alignas(16) int16_t q[QUANT_GROUP];

@@ -33,7 +33,7 @@ ALWAYS_INLINE void dequantize_columns(const matrix *m, int32_t row, int32_t firs
 {
     const uint8_t *codes = (const uint8_t *)m->codes + (size_t)row * matrix_row_bytes(m);
     if (m->format == MATRIX_BF16) {
-        const uint16_t *p = (const uint16_t *)(const void *)codes + first_col;
+        const mapped_bf16 *p = (const mapped_bf16 *)(const void *)codes + first_col;
         for (int32_t c = 0; c < n_cols; c += VL) vf_store(out + c, vf_load_bf16(p + c));
         return;
     }

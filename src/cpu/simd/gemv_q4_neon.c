@@ -49,8 +49,8 @@ ALWAYS_INLINE void gemv_rows(const matrix *w, int32_t begin, int32_t end, const 
     int32_t n_groups = w->cols / QUANT_GROUP;
     for (int32_t r = begin; r < end; r++) {
         const uint8_t *codes = (const uint8_t *)w->codes + (size_t)r * (size_t)(w->cols / 2);
-        const uint16_t *w_scales = w->scales + (size_t)r * (size_t)n_groups;
-        const uint16_t *w_biases = w->biases + (size_t)r * (size_t)n_groups;
+        const mapped_bf16 *w_scales = w->scales + (size_t)r * (size_t)n_groups;
+        const mapped_bf16 *w_biases = w->biases + (size_t)r * (size_t)n_groups;
         vf sum[GEMV_MAX_INPUTS];
         float offset[GEMV_MAX_INPUTS];
         UNROLL for (int32_t i = 0; i < n; i++) sum[i] = vf_zero(), offset[i] = 0;

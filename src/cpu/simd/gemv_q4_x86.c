@@ -120,7 +120,7 @@ ALWAYS_INLINE void add_groups(const uint8_t *codes, const int16_t *const *values
 
 /* scales[i][g] = weight scale * input scale of groups [first, first + n_groups); offset[i] +=
  * weight bias * input sum. What remains of the last vector is done one by one. */
-ALWAYS_INLINE void prepare_scales(const uint16_t *w_scales, const uint16_t *w_biases,
+ALWAYS_INLINE void prepare_scales(const mapped_bf16 *w_scales, const mapped_bf16 *w_biases,
                                   const float *const *x_scales, const float *const *x_sums,
                                   int32_t n, int32_t first, int32_t n_groups,
                                   float (*scales)[MAX_GROUPS + VL], vf *offset, float *offset_tail)
@@ -158,8 +158,8 @@ ALWAYS_INLINE void gemv_rows(const matrix *w, int32_t begin, int32_t end, const 
     }
     for (int32_t r = begin; r < end; r++) {
         const uint8_t *codes = (const uint8_t *)w->codes + (size_t)r * row_bytes;
-        const uint16_t *w_scales = w->scales + (size_t)r * (size_t)n_groups;
-        const uint16_t *w_biases = w->biases + (size_t)r * (size_t)n_groups;
+        const mapped_bf16 *w_scales = w->scales + (size_t)r * (size_t)n_groups;
+        const mapped_bf16 *w_biases = w->biases + (size_t)r * (size_t)n_groups;
         _Alignas(64) float scales[GEMV_MAX_INPUTS][MAX_GROUPS + VL];
         vf sum[GEMV_MAX_INPUTS], offset[GEMV_MAX_INPUTS];
         float offset_tail[GEMV_MAX_INPUTS];

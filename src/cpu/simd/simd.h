@@ -87,7 +87,7 @@ ALWAYS_INLINE void vf_store_f16(uint16_t *p, vf x)
     _mm256_storeu_si256((__m256i *)(void *)p,
                         _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-ALWAYS_INLINE vf vf_load_bf16(const uint16_t *p)
+ALWAYS_INLINE vf vf_load_bf16(const mapped_bf16 *p)
 {
     __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)p);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
@@ -174,7 +174,7 @@ ALWAYS_INLINE void vf_store_f16(uint16_t *p, vf x)
     _mm_storeu_si128((__m128i *)(void *)p,
                      _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-ALWAYS_INLINE vf vf_load_bf16(const uint16_t *p)
+ALWAYS_INLINE vf vf_load_bf16(const mapped_bf16 *p)
 {
     __m128i x = _mm_loadu_si128((const __m128i *)(const void *)p);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
@@ -260,7 +260,7 @@ ALWAYS_INLINE void vf_store_f16(uint16_t *p, vf x)
 {
     vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x)));
 }
-ALWAYS_INLINE vf vf_load_bf16(const uint16_t *p)
+ALWAYS_INLINE vf vf_load_bf16(const mapped_bf16 *p)
 {
     return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
 }
