@@ -1,6 +1,6 @@
 /* calla eval: teacher-forced perplexity, and how two models, backends or kernels differ. */
-#include "cli.h"
 #include "eval.h"
+#include "cli.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -10,7 +10,8 @@
 static const char help[] =
     "usage: calla eval -m DIR -f TEXT [OPTIONS]\n"
     "\n"
-    "Perplexity of a text: it is cut into windows of --ctx tokens, each run from an empty context,\n"
+    "Perplexity of a text: it is cut into windows of --ctx tokens, each run from an empty "
+    "context,\n"
     "and every token but the first of its window is predicted from those before it. With one of\n"
     "the --against options a reference is run beside it; the figures then are the change of\n"
     "perplexity, how often the most likely token is the same, and KL(reference || this).\n"
@@ -204,9 +205,9 @@ static calla_status score_all(eval_run *r, calla_engine *engine, const calla_con
     calla_status status = calla_session_create(engine, &session, err);
     if (status != CALLA_OK) return status;
     for (r->window = 0; r->window < eval_n_windows(&r->text) && status == CALLA_OK; r->window++)
-        status = calla_session_score(session, r->text.tokens + r->window * r->text.n_window,
-                                     eval_window_length(&r->text, r->window), add_rows, r, control,
-                                     err);
+        status =
+            calla_session_score(session, r->text.tokens + r->window * r->text.n_window,
+                                eval_window_length(&r->text, r->window), add_rows, r, control, err);
     calla_session_free(session);
     return status;
 }
@@ -242,12 +243,11 @@ static void print_json(const eval_run *r, const calla_engine_info *info)
 {
     const eval_totals *t = &r->totals;
     double n = (double)t->n_scored;
-    json_t *o =
-        json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:f}", "backend", info->backend, "isa",
-                  info->isa, "method", r->args->decode ? "decode" : "prefill", "tokens",
-                  (json_int_t)r->text.n_tokens, "window", (json_int_t)r->text.n_window, "windows",
-                  (json_int_t)eval_n_windows(&r->text), "scored", (json_int_t)t->n_scored, "nll",
-                  t->nll / n, "perplexity", exp(t->nll / n));
+    json_t *o = json_pack(
+        "{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:f}", "backend", info->backend, "isa", info->isa,
+        "method", r->args->decode ? "decode" : "prefill", "tokens", (json_int_t)r->text.n_tokens,
+        "window", (json_int_t)r->text.n_window, "windows", (json_int_t)eval_n_windows(&r->text),
+        "scored", (json_int_t)t->n_scored, "nll", t->nll / n, "perplexity", exp(t->nll / n));
     if (r->reference) {
         double change = expm1((t->nll - t->nll_reference) / n) * 100;
         json_t *against = json_pack(
@@ -260,8 +260,10 @@ static void print_json(const eval_run *r, const calla_engine_info *info)
         json_object_set_new(o, "against", against);
     }
     char *text = o ? json_dumps(o, JSON_REAL_PRECISION(12)) : NULL;
-    if (text) printf("%s\n", text);
-    else cli_failf("the figures are not finite");
+    if (text)
+        printf("%s\n", text);
+    else
+        cli_failf("the figures are not finite");
     free(text);
     json_decref(o);
 }
@@ -302,8 +304,7 @@ static calla_status choose_window(const eval_args *args, int64_t *n_window, call
 }
 
 static calla_status open_reference(const eval_args *args, int64_t n_window, int64_t n_vocab,
-                                   calla_engine **engine, calla_session **session,
-                                   calla_error *err)
+                                   calla_engine **engine, calla_session **session, calla_error *err)
 {
     calla_engine_options o = args->engine.options;
     o.n_ctx = (int32_t)n_window;

@@ -4,8 +4,9 @@
 
 #include <calla/calla.h>
 
-/* The text in windows: window w holds tokens [w * n_window, min((w + 1) * n_window, n_tokens)). Each
- * is run from an empty timeline; a window of a single token predicts nothing and is left out. */
+/* The text in windows: window w holds tokens [w * n_window, min((w + 1) * n_window, n_tokens)).
+ * Each is run from an empty timeline; a window of a single token predicts nothing and is left out.
+ */
 typedef struct eval_text {
     const int32_t *tokens; /* [n_tokens] */
     int64_t n_tokens, n_window;
@@ -30,10 +31,10 @@ static inline int64_t eval_window_length(const eval_text *t, int64_t window)
  * all its rows have been taken. */
 typedef struct eval_reference eval_reference;
 
-/* Starts scoring all windows of `text` (borrowed, as the session and the cancel flag). NULL when the
- * thread cannot be had. */
-eval_reference *eval_reference_start(calla_session *session, const eval_text *text,
-                                     int64_t n_vocab, const atomic_bool *cancel);
+/* Starts scoring all windows of `text` (borrowed, as the session and the cancel flag). NULL when
+ * the thread cannot be had. */
+eval_reference *eval_reference_start(calla_session *session, const eval_text *text, int64_t n_vocab,
+                                     const atomic_bool *cancel);
 /* The logits after `position` of `window`, [n_vocab], valid until the next call; calls go forward.
  * NULL when scoring failed: eval_reference_stop says why. */
 const float *eval_reference_row(eval_reference *r, int64_t window, int64_t position);
@@ -42,11 +43,11 @@ calla_status eval_reference_stop(eval_reference *r, calla_error *err);
 /* ---- figures ---- */
 
 typedef struct eval_totals {
-    int64_t n_scored;      /* predictions */
-    double nll, nll_reference; /* sums, nats */
-    int64_t n_same;        /* predictions with the same most likely token */
+    int64_t n_scored;              /* predictions */
+    double nll, nll_reference;     /* sums, nats */
+    int64_t n_same;                /* predictions with the same most likely token */
     int64_t n_clear, n_clear_same; /* of those where the reference's margin exceeds `margin` */
-    double kl, kl_max;     /* KL(reference || this), sum and largest, nats */
+    double kl, kl_max;             /* KL(reference || this), sum and largest, nats */
 } eval_totals;
 
 /* Adds the prediction of `target` from logits[n_vocab] and, if not NULL, reference[n_vocab]. The

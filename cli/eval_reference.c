@@ -42,9 +42,9 @@ static void *score_all(void *argument)
         pthread_mutex_lock(&r->mutex);
         r->window = w;
         pthread_mutex_unlock(&r->mutex);
-        status = calla_session_score(r->session, r->text.tokens + w * r->text.n_window,
-                                     eval_window_length(&r->text, w), offer_rows, r, &control,
-                                     &err);
+        status =
+            calla_session_score(r->session, r->text.tokens + w * r->text.n_window,
+                                eval_window_length(&r->text, w), offer_rows, r, &control, &err);
     }
     pthread_mutex_lock(&r->mutex);
     r->done = true;
@@ -55,8 +55,8 @@ static void *score_all(void *argument)
     return NULL;
 }
 
-eval_reference *eval_reference_start(calla_session *session, const eval_text *text,
-                                     int64_t n_vocab, const atomic_bool *cancel)
+eval_reference *eval_reference_start(calla_session *session, const eval_text *text, int64_t n_vocab,
+                                     const atomic_bool *cancel)
 {
     eval_reference *r = calloc(1, sizeof *r);
     if (!r) return NULL;

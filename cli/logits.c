@@ -73,8 +73,8 @@ static int write_rows(void *user, int64_t first, int64_t n_rows, const float *lo
 {
     logits_sink *sink = user;
     (void)first;
-    sink->failed = !cli_output_write(sink->out, logits,
-                                     (size_t)(n_rows * sink->n_vocab) * sizeof *logits);
+    sink->failed =
+        !cli_output_write(sink->out, logits, (size_t)(n_rows * sink->n_vocab) * sizeof *logits);
     return sink->failed;
 }
 
@@ -110,14 +110,15 @@ static int run_model(const logits_args *args, const calla_tokens *ids, calla_ses
     calla_control control = {.cancel = cli_cancel_flag(), .progress = show_progress};
     if (!cli_output_open(&out, args->out)) return EXIT_FAILED;
     logits_sink sink = {&out, n_vocab, false};
-    calla_status status =
-        args->decode ? decode_all(session, ids, &sink, &control, &err)
-                     : calla_session_score(session, ids->ids, ids->n, write_rows, &sink, &control,
-                                           &err);
+    calla_status status = args->decode ? decode_all(session, ids, &sink, &control, &err)
+                                       : calla_session_score(session, ids->ids, ids->n, write_rows,
+                                                             &sink, &control, &err);
     cli_progress_end();
     int code = EXIT_OK;
-    if (sink.failed) code = out.file == stdout ? EXIT_OK : EXIT_FAILED; /* already reported */
-    else if (status != CALLA_OK) code = cli_fail(&err);
+    if (sink.failed)
+        code = out.file == stdout ? EXIT_OK : EXIT_FAILED; /* already reported */
+    else if (status != CALLA_OK)
+        code = cli_fail(&err);
     if (code == EXIT_OK && !sink.failed) return cli_output_commit(&out) ? EXIT_OK : EXIT_FAILED;
     cli_output_abort(&out);
     return code;

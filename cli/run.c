@@ -69,7 +69,8 @@ static const struct option long_options[] = {
 
 static bool add_stop(const char *text, run_args *args)
 {
-    if (!*text) cli_usage_error("--stop: the text is empty");
+    if (!*text)
+        cli_usage_error("--stop: the text is empty");
     else if (args->n_stops == RUN_MAX_STOPS)
         cli_usage_error("--stop: more than %d texts", RUN_MAX_STOPS);
     else {
@@ -201,8 +202,8 @@ static json_t *token_entry(const run_state *r, int32_t token, float logprob)
     json_t *list = json_array(); /* a token may be part of a character: its bytes are exact */
     for (size_t i = 0; i < n_bytes; i++)
         json_array_append_new(list, json_integer((unsigned char)bytes[i]));
-    json_t *entry = json_pack("{s:i, s:f, s:o}", "id", token, "logprob", (double)logprob, "bytes",
-                              list);
+    json_t *entry =
+        json_pack("{s:i, s:f, s:o}", "id", token, "logprob", (double)logprob, "bytes", list);
     json_t *text = json_stringn(bytes, n_bytes); /* NULL if it is not UTF-8 */
     if (text) json_object_set_new(entry, "token", text);
     return entry;
@@ -233,8 +234,7 @@ static calla_status generate(run_state *r, calla_error *err)
     r->finish_reason = "length";
     while (r->args->max_tokens < 0 || r->n_generated < r->args->max_tokens) {
         calla_sampled sampled;
-        calla_status status =
-            calla_session_next(r->session, &r->sampling, &control, &sampled, err);
+        calla_status status = calla_session_next(r->session, &r->sampling, &control, &sampled, err);
         if (status == CALLA_ERR_CONTEXT) break;
         if (status != CALLA_OK) return status;
         if (r->n_generated++ == 0) r->first_ns = now_ns();
@@ -272,7 +272,10 @@ static calla_status read_prompt(run_state *r, calla_error *err)
 
 /* ---- report ---- */
 
-static double per_second(int64_t n, int64_t ns) { return ns > 0 ? (double)n * 1e9 / (double)ns : 0; }
+static double per_second(int64_t n, int64_t ns)
+{
+    return ns > 0 ? (double)n * 1e9 / (double)ns : 0;
+}
 
 static json_t *timings(const run_state *r)
 {
@@ -285,8 +288,7 @@ static json_t *timings(const run_state *r)
                      per_second(r->n_generated - 1, decode_ns), "load_ms",
                      (double)r->info.load_ns / 1e6, "time_to_first_token_ms", first_ms,
                      "finish_reason", r->finish_reason, "seed", (json_int_t)r->sampling.seed,
-                     "backend", r->info.backend, "isa", r->info.isa, "threads",
-                     r->info.n_threads);
+                     "backend", r->info.backend, "isa", r->info.isa, "threads", r->info.n_threads);
 }
 
 static void print_json(run_state *r)
@@ -330,8 +332,8 @@ static void show_opening(void *user, const char *phase, int64_t done, int64_t to
 
 static calla_status open_all(run_state *r, const run_args *args, calla_error *err)
 {
-    calla_status status = cli_sampling_resolve(&args->sampling, args->engine.model, &r->sampling,
-                                               err);
+    calla_status status =
+        cli_sampling_resolve(&args->sampling, args->engine.model, &r->sampling, err);
     if (status != CALLA_OK) return status;
     r->sampling.n_top_logprobs = args->n_logprobs > 0 ? (int32_t)args->n_logprobs : 0;
     if (args->n_logprobs >= 0) r->logprobs = json_array();
@@ -356,8 +358,10 @@ static int answer(run_state *r)
     if (status != CALLA_OK) return cli_fail(&err);
     r->start_ns = now_ns();
     status = read_prompt(r, &err);
-    if (status == CALLA_OK) status = generate(r, &err);
-    else if (status != CALLA_ERR_CANCELLED) return cli_fail(&err);
+    if (status == CALLA_OK)
+        status = generate(r, &err);
+    else if (status != CALLA_ERR_CANCELLED)
+        return cli_fail(&err);
     r->end_ns = now_ns();
     if (status != CALLA_OK)
         r->finish_reason = status == CALLA_ERR_CANCELLED ? "cancelled" : "error";

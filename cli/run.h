@@ -13,7 +13,7 @@ typedef struct run_args {
     cli_sampling_args sampling;
     const char *text, *file, *messages, *tools, *system; /* -p, -f, --messages, --tools, --system */
     bool raw, no_think, allow_control;
-    int show_thinking; /* 1 yes, 0 no, -1 if stdout is a terminal */
+    int show_thinking;  /* 1 yes, 0 no, -1 if stdout is a terminal */
     int64_t max_tokens; /* -1 = until the context is full */
     int64_t n_logprobs; /* -1 = none */
     bool json, stats;
@@ -29,15 +29,15 @@ typedef struct run_prompt {
     size_t n_tools_bytes;
 } run_prompt;
 
-/* Reads the inputs that args name and renders them. False after printing why; run_prompt_free is due
- * in any case. */
+/* Reads the inputs that args name and renders them. False after printing why; run_prompt_free is
+ * due in any case. */
 bool run_prompt_make(const run_args *args, run_prompt *prompt);
 void run_prompt_free(run_prompt *prompt);
 
 /* ---- answer ---- */
 
-/* Where generated text goes: to stdout as it comes, or into memory for --json. Stop texts are looked
- * for in the answer itself, not in reasoning or tool calls (with --raw: in everything). */
+/* Where generated text goes: to stdout as it comes, or into memory for --json. Stop texts are
+ * looked for in the answer itself, not in reasoning or tool calls (with --raw: in everything). */
 typedef struct run_answer {
     const run_args *args;
     calla_chat_parser *parser; /* NULL with --raw */
@@ -51,9 +51,9 @@ typedef struct run_answer {
     size_t n_held, held_capacity;
     bool show_reasoning, styled; /* styled: the terminal is dimmed now */
     bool in_reasoning;
-    bool stopped;                /* a stop text was seen */
+    bool stopped; /* a stop text was seen */
     bool reader_gone, no_memory;
-    char last;                   /* last byte written to stdout, 0 = none yet */
+    char last; /* last byte written to stdout, 0 = none yet */
 } run_answer;
 
 calla_status run_answer_init(run_answer *a, const run_args *args, const run_prompt *prompt,

@@ -53,16 +53,19 @@ static void put_text(run_answer *a, const char *bytes, size_t n_bytes)
 
 /* ---- stop texts ---- */
 
-/* Where the first stop text begins in held; n_held if none is there. */
+/* Where the stop text begins that is complete first, however the text came in pieces; n_held if
+ * there is none. */
 static size_t find_stop(const run_answer *a)
 {
-    size_t first = a->n_held;
+    size_t begin = a->n_held, end = a->n_held + 1;
     for (int32_t i = 0; i < a->args->n_stops; i++) {
         const char *stop = a->args->stops[i];
-        const char *at = memmem(a->held, a->n_held, stop, strlen(stop));
-        if (at && (size_t)(at - a->held) < first) first = (size_t)(at - a->held);
+        size_t n = strlen(stop);
+        const char *found = memmem(a->held, a->n_held, stop, n);
+        size_t at = found ? (size_t)(found - a->held) : a->n_held;
+        if (found && (at + n < end || (at + n == end && at < begin))) begin = at, end = at + n;
     }
-    return first;
+    return begin;
 }
 
 /* Bytes at the end of held that are a proper prefix of a stop text. */
@@ -136,8 +139,8 @@ static void end_tool(run_answer *a)
 {
     if (!a->arguments) return;
     fflush(a->arguments);
-    json_t *arguments = json_loadb(a->arguments_data, a->n_arguments,
-                                   JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    json_t *arguments =
+        json_loadb(a->arguments_data, a->n_arguments, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
     json_t *call = json_pack("{s:s, s:o}", "name", a->tool_name, "arguments",
                              arguments ? arguments : json_object());
     close_arguments(a);
@@ -192,8 +195,8 @@ calla_status run_answer_init(run_answer *a, const run_args *args, const run_prom
     }
     if (args->raw) return CALLA_OK;
     const calla_text *text = &prompt->prompt.text;
-    return calla_chat_parser_create(text->data, text->n_bytes, prompt->tools,
-                                    prompt->n_tools_bytes, on_event, a, &a->parser, err);
+    return calla_chat_parser_create(text->data, text->n_bytes, prompt->tools, prompt->n_tools_bytes,
+                                    on_event, a, &a->parser, err);
 }
 
 void run_answer_deinit(run_answer *a)

@@ -98,8 +98,10 @@ bool run_prompt_make(const run_args *args, run_prompt *prompt)
         messages = text;
         text = NULL;
     }
-    if (messages) ok = render(args, messages, n_bytes, prompt);
-    else cli_failf("no memory for the prompt");
+    if (messages)
+        ok = render(args, messages, n_bytes, prompt);
+    else
+        cli_failf("no memory for the prompt");
 done:
     free(messages);
     free(text);

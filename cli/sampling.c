@@ -90,8 +90,8 @@ int cli_sampling_option(int value, const char *argument, cli_sampling_args *args
         ok = cli_parse_float("--frequency-penalty", argument, -100, 100, &args->frequency_penalty);
         break;
     case CLI_OPT_REPETITION:
-        ok = cli_parse_float("--repetition-penalty", argument, 0.01, 100,
-                             &args->repetition_penalty);
+        ok =
+            cli_parse_float("--repetition-penalty", argument, 0.01, 100, &args->repetition_penalty);
         break;
     case CLI_OPT_SEED:
         args->has_seed = true;

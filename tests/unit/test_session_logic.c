@@ -1,271 +1,9 @@
-/* What a session reuses, rewinds and computes, on a backend made for it: the "state" of a sequence
- * is a hash of its tokens in which decode steps leave another trace than prefill, so that a wrong
- * or tainted state shows in the logits. */
-#include "base/block_pool.h"
+/* What a session reuses, rewinds and computes, on the backend of support/fake_backend.h. */
 #include "engine/engine.h"
+#include "support/fake_backend.h"
 #include "support/support.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-enum { VOCAB = 40, REAL_TOKENS = 37, TURN = 36, BLOCK = 4, MAX_BLOCKS = 256, CHUNK = 4 };
-
-/* ---- the backend ---- */
-
-struct backend_sequence {
-    uint64_t hash;
-    int64_t n_tokens;
-    int32_t blocks[MAX_BLOCKS], n_blocks;
-};
-struct backend_snapshot {
-    backend_sequence state;
-};
-struct backend {
-    backend_options options;
-    block_pool pool;
-    int32_t n_sequences, n_snapshots;
-    step_request pending[BACKEND_MAX_SEQUENCES];
-    float logits[VOCAB];
-};
-
-static struct {
-    int32_t n_blocks; /* of the pool */
-    int64_t slot_bytes;
-    int32_t grid;
-    /* what was done */
-    int64_t n_prefilled, n_steps;
-    int64_t ends[256]; /* positions at which snapshots were taken */
-    int32_t n_ends;
-    int32_t n_restored;
-    /* what is to happen */
-    int64_t fail_after; /* fail the prefill that goes beyond, < 0: never */
-    calla_status fail_with;
-    atomic_bool *set_cancel;
-    int64_t set_cancel_at;
-    bool nan_logits, fail_step, dirty_step;
-} fake;
-
-static void counts_reset(void)
-{
-    fake.n_prefilled = fake.n_steps = 0;
-    fake.n_ends = fake.n_restored = 0;
-}
-
-static uint64_t mix(uint64_t hash, uint64_t x)
-{
-    hash = (hash ^ x) * 0x9e3779b97f4a7c15u;
-    return hash ^ hash >> 29;
-}
-
-static void fake_logits(uint64_t hash, float *logits)
-{
-    for (uint64_t i = 0; i < VOCAB; i++) logits[i] = (float)(mix(hash, i) >> 40) / 0x1p22f;
-    if (fake.nan_logits) logits[3] = NAN;
-}
-
-static calla_status fake_plan(const model_weights *w, const backend_options *o,
-                              calla_memory_plan *plan, calla_error *err)
-{
-    if (o->isa && strcmp(o->isa, "none") == 0)
-        return error_set(err, CALLA_ERR_UNSUPPORTED, "no such isa: none");
-    *plan = (calla_memory_plan){.weights_bytes = w->config.n_vocab,
-                                .kv_bytes = 100 * o->n_sequences,
-                                .snapshot_bytes = o->n_snapshots * fake.slot_bytes};
-    return CALLA_OK;
-}
-
-static calla_status fake_open(const model_weights *w, const backend_options *o, backend **out,
-                              calla_error *err)
-{
-    (void)w;
-    backend *b = calloc(1, sizeof *b);
-    assert_non_null(b);
-    b->options = *o;
-    assert_ok(block_pool_init(&b->pool, fake.n_blocks, err), err);
-    *out = b;
-    return CALLA_OK;
-}
-
-static void fake_close(backend *b)
-{
-    assert_int_equal(b->n_sequences, 0);
-    assert_int_equal(b->n_snapshots, 0);
-    assert_int_equal(b->pool.n_free, b->pool.n_blocks);
-    block_pool_deinit(&b->pool);
-    free(b);
-}
-
-static void fake_capabilities(const backend *b, backend_capabilities *out)
-{
-    (void)b;
-    *out = (backend_capabilities){.max_step_sequences = 8, .snapshot_grid = fake.grid};
-}
-
-static const char *fake_isa(const backend *b)
-{
-    return b->options.isa ? b->options.isa : "fake";
-}
-
-static calla_status fake_sequence_create(backend *b, backend_sequence **out, calla_error *err)
-{
-    if (b->n_sequences == b->options.n_sequences)
-        return error_set(err, CALLA_ERR_MEMORY, "%d sequences exist", b->n_sequences);
-    b->n_sequences++;
-    *out = calloc(1, sizeof **out);
-    return CALLA_OK;
-}
-
-static void fake_sequence_reset(backend *b, backend_sequence *s)
-{
-    for (int32_t i = 0; i < s->n_blocks; i++) block_pool_release(&b->pool, s->blocks[i]);
-    *s = (backend_sequence){0};
-}
-
-static void fake_sequence_free(backend *b, backend_sequence *s)
-{
-    fake_sequence_reset(b, s);
-    b->n_sequences--;
-    free(s);
-}
-
-static int64_t fake_sequence_length(const backend *b, const backend_sequence *s)
-{
-    (void)b;
-    return s->n_tokens;
-}
-
-/* Blocks for one token more; a shared block that is not full is replaced by one's own. */
-static calla_status grow(backend *b, backend_sequence *s, calla_error *err)
-{
-    int32_t at = (int32_t)(s->n_tokens / BLOCK);
-    assert_true(at < MAX_BLOCKS);
-    if (at < s->n_blocks && b->pool.references[s->blocks[at]] == 1) return CALLA_OK;
-    int32_t block = block_pool_take(&b->pool);
-    if (block < 0) return error_set(err, CALLA_ERR_MEMORY, "no KV block is free");
-    if (at < s->n_blocks)
-        block_pool_release(&b->pool, s->blocks[at]);
-    else
-        s->n_blocks++;
-    s->blocks[at] = block;
-    return CALLA_OK;
-}
-
-static calla_status fake_prefill(backend *b, backend_sequence *s, const int32_t *tokens,
-                                 int64_t n_tokens, logits_mode mode, float *logits,
-                                 const calla_control *control, calla_error *err)
-{
-    assert_true(n_tokens > 0 && s->n_tokens + n_tokens <= b->options.n_ctx);
-    for (int64_t done = 0; done < n_tokens;) {
-        backend_sequence next = *s;
-        int64_t n = CHUNK - s->n_tokens % CHUNK, first = done;
-        if (n > n_tokens - done) n = n_tokens - done;
-        if (control->cancel && atomic_load(control->cancel))
-            return error_set(err, CALLA_ERR_CANCELLED, "cancelled");
-        if (fake.fail_after >= 0 && s->n_tokens + n > fake.fail_after)
-            return error_set(err, fake.fail_with, "made to fail");
-        for (; done < first + n; done++) {
-            calla_status status = grow(b, s, err);
-            if (status != CALLA_OK) {
-                /* back to the chunk's start; the blocks stay for the next try */
-                s->n_tokens = next.n_tokens, s->hash = next.hash;
-                return status;
-            }
-            s->hash = mix(s->hash, (uint64_t)tokens[done]);
-            s->n_tokens++;
-            fake.n_prefilled++;
-            if (mode == LOGITS_ALL) fake_logits(s->hash, logits + done * VOCAB);
-            if (fake.set_cancel && s->n_tokens == fake.set_cancel_at)
-                atomic_store(fake.set_cancel, true);
-        }
-        if (control->progress) control->progress(control->user, done, n_tokens);
-    }
-    if (mode == LOGITS_LAST) fake_logits(s->hash, logits);
-    return CALLA_OK;
-}
-
-static calla_status fake_step_submit(backend *b, const step_request *requests, int32_t n,
-                                     calla_error *err)
-{
-    (void)err;
-    memcpy(b->pending, requests, (size_t)n * sizeof *requests);
-    return CALLA_OK;
-}
-
-static calla_status fake_step_wait(backend *b, step_result *results, int32_t n,
-                                   const calla_control *control, calla_error *err)
-{
-    (void)control;
-    assert_int_equal(n, 1);
-    backend_sequence *s = b->pending[0].sequence;
-    if (fake.fail_step) {
-        s->n_tokens += fake.dirty_step;
-        return error_set(err, CALLA_ERR_DEVICE, "the step was made to fail");
-    }
-    CALLA_TRY(grow(b, s, err));
-    s->hash = mix(s->hash, (uint64_t)b->pending[0].token | 1u << 20);
-    s->n_tokens++;
-    fake.n_steps++;
-    fake_logits(s->hash, b->logits);
-    results[0] = (step_result){.logits = b->logits};
-    return CALLA_OK;
-}
-
-static calla_status fake_snapshot_create(backend *b, const backend_sequence *s,
-                                         backend_snapshot **out, calla_error *err)
-{
-    if (b->n_snapshots == b->options.n_snapshots)
-        return error_set(err, CALLA_ERR_MEMORY, "%d snapshots exist", b->n_snapshots);
-    b->n_snapshots++;
-    *out = calloc(1, sizeof **out);
-    (*out)->state = *s;
-    for (int32_t i = 0; i < s->n_blocks; i++) block_pool_retain(&b->pool, s->blocks[i]);
-    fake.ends[fake.n_ends++ % 256] = s->n_tokens;
-    return CALLA_OK;
-}
-
-static void fake_snapshot_free(backend *b, backend_snapshot *snapshot)
-{
-    fake_sequence_reset(b, &snapshot->state);
-    b->n_snapshots--;
-    free(snapshot);
-}
-
-static void fake_snapshot_restore(backend *b, const backend_snapshot *snapshot, backend_sequence *s)
-{
-    for (int32_t i = 0; i < snapshot->state.n_blocks; i++)
-        block_pool_retain(&b->pool, snapshot->state.blocks[i]);
-    fake_sequence_reset(b, s);
-    *s = snapshot->state;
-    fake.n_restored++;
-}
-
-static int64_t fake_snapshot_bytes(const backend *b)
-{
-    (void)b;
-    return fake.slot_bytes;
-}
-
-static const backend_ops fake_ops = {
-    .name = "fake",
-    .plan = fake_plan,
-    .open = fake_open,
-    .close = fake_close,
-    .capabilities = fake_capabilities,
-    .isa = fake_isa,
-    .sequence_create = fake_sequence_create,
-    .sequence_free = fake_sequence_free,
-    .sequence_reset = fake_sequence_reset,
-    .sequence_length = fake_sequence_length,
-    .prefill = fake_prefill,
-    .step_submit = fake_step_submit,
-    .step_wait = fake_step_wait,
-    .snapshot_create = fake_snapshot_create,
-    .snapshot_free = fake_snapshot_free,
-    .snapshot_restore = fake_snapshot_restore,
-    .snapshot_bytes = fake_snapshot_bytes,
-};
 
 /* ---- fixture ---- */
 
@@ -276,19 +14,20 @@ static calla_error err;
 static calla_status try_open(const calla_engine_options *options)
 {
     const backend_ops *const list[] = {&fake_ops, NULL};
-    model_weights weights = {.config = {.n_vocab = VOCAB, .max_positions = 500, .n_layers = 4}};
-    engine_vocabulary vocabulary = {REAL_TOKENS, TURN};
+    model_weights weights = {
+        .config = {.n_vocab = FAKE_VOCAB, .max_positions = 500, .n_layers = 4}};
+    engine_vocabulary vocabulary = {FAKE_TOKENS, FAKE_TURN};
     return engine_create(list, &weights, vocabulary, options, &engine, &err);
 }
 
 /* n_slots snapshots and the rest by default; stride 8 unless set. */
 static void open_with(int32_t n_slots, calla_engine_options options)
 {
-    counts_reset();
+    fake_reset_counts();
     if (options.n_ctx == 0) options.n_ctx = 200;
     if (options.snapshot_stride == 0) options.snapshot_stride = 8;
     options.snapshot_bytes =
-        n_slots ? n_slots * (fake.slot_bytes + snapshot_slot_bytes(options.n_ctx, VOCAB)) : -1;
+        n_slots ? n_slots * (fake.slot_bytes + snapshot_slot_bytes(options.n_ctx, FAKE_VOCAB)) : -1;
     assert_ok(try_open(&options), &err);
     assert_int_equal(engine->options.n_snapshots, n_slots);
     assert_ok(calla_session_create(engine, &session, &err), &err);
@@ -321,7 +60,7 @@ static void fill(int32_t *tokens, int64_t n, int32_t text)
 static uint64_t cold_hash(const int32_t *tokens, int64_t n)
 {
     uint64_t hash = 0;
-    for (int64_t i = 0; i < n; i++) hash = mix(hash, (uint64_t)tokens[i]);
+    for (int64_t i = 0; i < n; i++) hash = fake_mix(hash, (uint64_t)tokens[i]);
     return hash;
 }
 
@@ -344,7 +83,7 @@ static void sync_to(const int32_t *tokens, int64_t n, int64_t n_reused)
 /* Checks that the session stands where a cold run of tokens[n] would, logits included. */
 static void assert_cold(const int32_t *tokens, int64_t n)
 {
-    float expected[VOCAB];
+    float expected[FAKE_VOCAB];
     fake_logits(cold_hash(tokens, n), expected);
     assert_true(session->has_logits);
     assert_memory_equal(session->logits, expected, sizeof expected);
@@ -401,7 +140,7 @@ static void snapshots_stand_on_the_grid_at_the_turn_and_at_the_end(void **state)
     open_with(8, (calla_engine_options){0});
     int32_t tokens[40];
     fill(tokens, 31, 3);
-    tokens[5] = tokens[27] = TURN;
+    tokens[5] = tokens[27] = FAKE_TURN;
     sync_to(tokens, 31, 0);
     const int64_t expected[] = {8, 16, 24, 27, 31};
     assert_int_equal(fake.n_ends, 5);
@@ -482,7 +221,7 @@ static void a_long_prompt_takes_few_slots(void **state)
     int32_t system[12], tokens[150];
     fill(system, 12, 9);
     sync_to(system, 12, 0);
-    counts_reset();
+    fake_reset_counts();
     fill(tokens, 150, 10);
     sync_to(tokens, 150, 0); /* 18 points of the grid for 4 slots: each fifth, then the end */
     const int64_t expected[] = {40, 80, 120, 150};
@@ -512,7 +251,7 @@ static void one_slot_keeps_the_end_of_the_prompt(void **state)
     open_with(1, (calla_engine_options){0});
     int32_t tokens[30];
     fill(tokens, 30, 1);
-    tokens[20] = TURN;
+    tokens[20] = FAKE_TURN;
     sync_to(tokens, 30, 0);
     assert_int_equal(fake.n_ends, 1);
     next();
@@ -526,7 +265,7 @@ static void a_coarse_grid_is_respected(void **state)
     open_with(8, (calla_engine_options){0}); /* stride 8 becomes 12 */
     int32_t tokens[36];
     fill(tokens, 36, 2);
-    tokens[32] = TURN;
+    tokens[32] = FAKE_TURN;
     sync_to(tokens, 35, 0);
     const int64_t expected[] = {12, 24, 30};
     assert_int_equal(fake.n_ends, 3);
@@ -583,15 +322,15 @@ static void refusals_leave_the_timeline_alone(void **state)
                  "the prompt has 13 tokens, the context holds 12");
     assert_error(calla_session_sync(session, tokens, 0, NULL, NULL, &err), CALLA_ERR_INPUT, &err,
                  "no tokens");
-    tokens[11] = VOCAB;
+    tokens[11] = FAKE_VOCAB;
     assert_error(calla_session_sync(session, tokens, 12, NULL, NULL, &err), CALLA_ERR_INPUT, &err,
                  "token 11 of the prompt is 40, outside 0 ... 39");
     tokens[11] = -1;
     assert_error(calla_session_sync(session, tokens, 12, NULL, NULL, &err), CALLA_ERR_INPUT, &err,
                  "is -1");
-    float logits[VOCAB];
-    assert_error(calla_session_append(session, VOCAB, NULL, logits, &err), CALLA_ERR_INPUT, &err,
-                 "token 40 is outside 0 ... 39");
+    float logits[FAKE_VOCAB];
+    assert_error(calla_session_append(session, FAKE_VOCAB, NULL, logits, &err), CALLA_ERR_INPUT,
+                 &err, "token 40 is outside 0 ... 39");
     assert_cold(tokens, 10);
     next(), next(); /* the context is full now */
     calla_sampled out;
@@ -710,11 +449,11 @@ static void padding_is_not_sampled_and_penalties_start_at_sync(void **state)
     fill(tokens, 5, 1);
     sync_to(tokens, 5, 0);
     calla_sampling never_again = {.presence_penalty = 100};
-    bool seen[VOCAB] = {0};
+    bool seen[FAKE_VOCAB] = {0};
     calla_sampled out;
-    for (int i = 0; i < REAL_TOKENS; i++) { /* each real token once */
+    for (int i = 0; i < FAKE_TOKENS; i++) { /* each real token once */
         assert_ok(calla_session_next(session, &never_again, NULL, &out, &err), &err);
-        assert_true(out.token < REAL_TOKENS && !seen[out.token]);
+        assert_true(out.token < FAKE_TOKENS && !seen[out.token]);
         seen[out.token] = true;
     }
     sync_to(tokens, 5, 5);
@@ -730,11 +469,11 @@ static void append_runs_a_decode_step(void **state)
 {
     (void)state;
     open_with(0, (calla_engine_options){0});
-    float logits[VOCAB], expected[VOCAB];
+    float logits[FAKE_VOCAB], expected[FAKE_VOCAB];
     uint64_t hash = 0;
     for (int32_t i = 0; i < 6; i++) { /* from an empty timeline */
         assert_ok(calla_session_append(session, i, NULL, logits, &err), &err);
-        hash = mix(hash, (uint64_t)i | 1u << 20);
+        hash = fake_mix(hash, (uint64_t)i | FAKE_DECODED);
         fake_logits(hash, expected);
         assert_memory_equal(logits, expected, sizeof expected);
     }
@@ -742,7 +481,7 @@ static void append_runs_a_decode_step(void **state)
     assert_int_equal(fake.n_steps, 6);
     assert_ok(calla_session_append(session, 9, NULL, logits, &err), &err);
     assert_int_equal(fake.n_steps, 8); /* the sampled token was run first */
-    hash = mix(mix(hash, (uint64_t)sampled | 1u << 20), 9 | 1u << 20);
+    hash = fake_mix(fake_mix(hash, (uint64_t)sampled | FAKE_DECODED), 9 | FAKE_DECODED);
     fake_logits(hash, expected);
     assert_memory_equal(logits, expected, sizeof expected);
     assert_int_equal(session->n_tokens, 8);
@@ -758,9 +497,9 @@ static int check_rows(void *user, int64_t first, int64_t n_rows, const float *lo
     seen_rows *seen = user;
     assert_int_equal(first, seen->n);
     for (int64_t i = 0; i < n_rows; i++) {
-        float expected[VOCAB];
+        float expected[FAKE_VOCAB];
         fake_logits(cold_hash(seen->tokens, first + i + 1), expected);
-        assert_memory_equal(logits + i * VOCAB, expected, sizeof expected);
+        assert_memory_equal(logits + i * FAKE_VOCAB, expected, sizeof expected);
     }
     seen->n += n_rows;
     return seen->stop_at >= 0 && seen->n > seen->stop_at;
@@ -841,15 +580,16 @@ static void options_have_defaults_and_ranges(void **state)
     assert_ok(try_open(&(calla_engine_options){0}), &err);
     calla_engine_get_info(engine, &info);
     assert_int_equal(info.n_ctx, 500); /* the model's maximum is below 8192 */
-    assert_int_equal(info.n_vocab, VOCAB);
-    assert_int_equal(info.n_vocab_tokens, REAL_TOKENS);
+    assert_int_equal(info.n_vocab, FAKE_VOCAB);
+    assert_int_equal(info.n_vocab_tokens, FAKE_TOKENS);
     assert_true(info.n_threads >= 1);
     assert_string_equal(info.backend, "fake");
     assert_int_equal(engine->options.n_snapshots, MAX_SNAPSHOTS);
     assert_int_equal(engine->options.prefill_chunk, 512);
     assert_int_equal(engine->snapshot_stride, 2048);
     const calla_memory_plan *m = &info.memory;
-    assert_int_equal(m->snapshot_bytes, MAX_SNAPSHOTS * (1000 + snapshot_slot_bytes(500, VOCAB)));
+    assert_int_equal(m->snapshot_bytes,
+                     MAX_SNAPSHOTS * (1000 + snapshot_slot_bytes(500, FAKE_VOCAB)));
     assert_int_equal(m->total_bytes, m->weights_bytes + m->prepared_bytes + m->kv_bytes +
                                          m->state_bytes + m->snapshot_bytes + m->scratch_bytes);
     calla_engine_close(engine);

@@ -1,0 +1,243 @@
+#include "support/fake_backend.h"
+
+#include "base/block_pool.h"
+#include "base/error.h"
+#include "support/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct backend_snapshot {
+    backend_sequence state;
+};
+struct backend {
+    backend_options options;
+    block_pool pool;
+    int32_t n_sequences, n_snapshots;
+    step_request pending[BACKEND_MAX_SEQUENCES];
+    float logits[FAKE_VOCAB];
+};
+
+fake_control fake;
+
+void fake_reset_counts(void)
+{
+    fake.n_prefilled = fake.n_steps = 0;
+    fake.n_ends = fake.n_restored = 0;
+}
+
+uint64_t fake_mix(uint64_t hash, uint64_t x)
+{
+    hash = (hash ^ x) * 0x9e3779b97f4a7c15u;
+    return hash ^ hash >> 29;
+}
+
+void fake_logits(uint64_t hash, float *logits)
+{
+    for (uint64_t i = 0; i < FAKE_VOCAB; i++)
+        logits[i] = (float)(fake_mix(hash, i) >> 40) / 0x1p22f;
+    if (fake.nan_logits) logits[3] = NAN;
+}
+
+static calla_status fake_plan(const model_weights *w, const backend_options *o,
+                              calla_memory_plan *plan, calla_error *err)
+{
+    if (o->isa && strcmp(o->isa, "none") == 0)
+        return error_set(err, CALLA_ERR_UNSUPPORTED, "no such isa: none");
+    *plan = (calla_memory_plan){.weights_bytes = w->config.n_vocab,
+                                .kv_bytes = 100 * o->n_sequences,
+                                .snapshot_bytes = o->n_snapshots * fake.slot_bytes};
+    return CALLA_OK;
+}
+
+static calla_status fake_open(const model_weights *w, const backend_options *o, backend **out,
+                              calla_error *err)
+{
+    (void)w;
+    backend *b = calloc(1, sizeof *b);
+    assert_non_null(b);
+    b->options = *o;
+    assert_ok(block_pool_init(&b->pool, fake.n_blocks, err), err);
+    *out = b;
+    return CALLA_OK;
+}
+
+static void fake_close(backend *b)
+{
+    assert_int_equal(b->n_sequences, 0);
+    assert_int_equal(b->n_snapshots, 0);
+    assert_int_equal(b->pool.n_free, b->pool.n_blocks);
+    block_pool_deinit(&b->pool);
+    free(b);
+}
+
+static void fake_capabilities(const backend *b, backend_capabilities *out)
+{
+    (void)b;
+    *out = (backend_capabilities){.max_step_sequences = 8, .snapshot_grid = fake.grid};
+}
+
+static const char *fake_isa(const backend *b)
+{
+    return b->options.isa ? b->options.isa : "fake";
+}
+
+static calla_status fake_sequence_create(backend *b, backend_sequence **out, calla_error *err)
+{
+    if (b->n_sequences == b->options.n_sequences)
+        return error_set(err, CALLA_ERR_MEMORY, "%d sequences exist", b->n_sequences);
+    b->n_sequences++;
+    *out = calloc(1, sizeof **out);
+    return CALLA_OK;
+}
+
+static void fake_sequence_reset(backend *b, backend_sequence *s)
+{
+    for (int32_t i = 0; i < s->n_blocks; i++) block_pool_release(&b->pool, s->blocks[i]);
+    *s = (backend_sequence){0};
+}
+
+static void fake_sequence_free(backend *b, backend_sequence *s)
+{
+    fake_sequence_reset(b, s);
+    b->n_sequences--;
+    free(s);
+}
+
+static int64_t fake_sequence_length(const backend *b, const backend_sequence *s)
+{
+    (void)b;
+    return s->n_tokens;
+}
+
+/* Blocks for one token more; a shared block that is not full is replaced by one's own. */
+static calla_status grow(backend *b, backend_sequence *s, calla_error *err)
+{
+    int32_t at = (int32_t)(s->n_tokens / FAKE_BLOCK);
+    assert_true(at < FAKE_MAX_BLOCKS);
+    if (at < s->n_blocks && b->pool.references[s->blocks[at]] == 1) return CALLA_OK;
+    int32_t block = block_pool_take(&b->pool);
+    if (block < 0) return error_set(err, CALLA_ERR_MEMORY, "no KV block is free");
+    if (at < s->n_blocks)
+        block_pool_release(&b->pool, s->blocks[at]);
+    else
+        s->n_blocks++;
+    s->blocks[at] = block;
+    return CALLA_OK;
+}
+
+static calla_status fake_prefill(backend *b, backend_sequence *s, const int32_t *tokens,
+                                 int64_t n_tokens, logits_mode mode, float *logits,
+                                 const calla_control *control, calla_error *err)
+{
+    assert_true(n_tokens > 0 && s->n_tokens + n_tokens <= b->options.n_ctx);
+    for (int64_t done = 0; done < n_tokens;) {
+        backend_sequence next = *s;
+        int64_t n = FAKE_CHUNK - s->n_tokens % FAKE_CHUNK, first = done;
+        if (n > n_tokens - done) n = n_tokens - done;
+        if (control->cancel && atomic_load(control->cancel))
+            return error_set(err, CALLA_ERR_CANCELLED, "cancelled");
+        if (fake.fail_after >= 0 && s->n_tokens + n > fake.fail_after)
+            return error_set(err, fake.fail_with, "made to fail");
+        for (; done < first + n; done++) {
+            calla_status status = grow(b, s, err);
+            if (status != CALLA_OK) {
+                /* back to the chunk's start; the blocks stay for the next try */
+                s->n_tokens = next.n_tokens, s->hash = next.hash;
+                return status;
+            }
+            s->hash = fake_mix(s->hash, (uint64_t)tokens[done]);
+            s->n_tokens++;
+            fake.n_prefilled++;
+            if (mode == LOGITS_ALL) fake_logits(s->hash, logits + done * FAKE_VOCAB);
+            if (fake.set_cancel && s->n_tokens == fake.set_cancel_at)
+                atomic_store(fake.set_cancel, true);
+        }
+        if (control->progress) control->progress(control->user, done, n_tokens);
+    }
+    if (mode == LOGITS_LAST) fake_logits(s->hash, logits);
+    return CALLA_OK;
+}
+
+static calla_status fake_step_submit(backend *b, const step_request *requests, int32_t n,
+                                     calla_error *err)
+{
+    (void)err;
+    memcpy(b->pending, requests, (size_t)n * sizeof *requests);
+    return CALLA_OK;
+}
+
+static calla_status fake_step_wait(backend *b, step_result *results, int32_t n,
+                                   const calla_control *control, calla_error *err)
+{
+    (void)control;
+    assert_int_equal(n, 1);
+    backend_sequence *s = b->pending[0].sequence;
+    if (fake.fail_step) {
+        s->n_tokens += fake.dirty_step;
+        return error_set(err, CALLA_ERR_DEVICE, "the step was made to fail");
+    }
+    CALLA_TRY(grow(b, s, err));
+    s->hash = fake_mix(s->hash, (uint64_t)b->pending[0].token | FAKE_DECODED);
+    s->n_tokens++;
+    fake.n_steps++;
+    fake_logits(s->hash, b->logits);
+    results[0] = (step_result){.logits = b->logits};
+    return CALLA_OK;
+}
+
+static calla_status fake_snapshot_create(backend *b, const backend_sequence *s,
+                                         backend_snapshot **out, calla_error *err)
+{
+    if (b->n_snapshots == b->options.n_snapshots)
+        return error_set(err, CALLA_ERR_MEMORY, "%d snapshots exist", b->n_snapshots);
+    b->n_snapshots++;
+    *out = calloc(1, sizeof **out);
+    (*out)->state = *s;
+    for (int32_t i = 0; i < s->n_blocks; i++) block_pool_retain(&b->pool, s->blocks[i]);
+    fake.ends[fake.n_ends++ % 256] = s->n_tokens;
+    return CALLA_OK;
+}
+
+static void fake_snapshot_free(backend *b, backend_snapshot *snapshot)
+{
+    fake_sequence_reset(b, &snapshot->state);
+    b->n_snapshots--;
+    free(snapshot);
+}
+
+static void fake_snapshot_restore(backend *b, const backend_snapshot *snapshot, backend_sequence *s)
+{
+    for (int32_t i = 0; i < snapshot->state.n_blocks; i++)
+        block_pool_retain(&b->pool, snapshot->state.blocks[i]);
+    fake_sequence_reset(b, s);
+    *s = snapshot->state;
+    fake.n_restored++;
+}
+
+static int64_t fake_snapshot_bytes(const backend *b)
+{
+    (void)b;
+    return fake.slot_bytes;
+}
+
+const backend_ops fake_ops = {
+    .name = "fake",
+    .plan = fake_plan,
+    .open = fake_open,
+    .close = fake_close,
+    .capabilities = fake_capabilities,
+    .isa = fake_isa,
+    .sequence_create = fake_sequence_create,
+    .sequence_free = fake_sequence_free,
+    .sequence_reset = fake_sequence_reset,
+    .sequence_length = fake_sequence_length,
+    .prefill = fake_prefill,
+    .step_submit = fake_step_submit,
+    .step_wait = fake_step_wait,
+    .snapshot_create = fake_snapshot_create,
+    .snapshot_free = fake_snapshot_free,
+    .snapshot_restore = fake_snapshot_restore,
+    .snapshot_bytes = fake_snapshot_bytes,
+};
