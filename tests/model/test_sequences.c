@@ -1,0 +1,362 @@
+/* Sequences, snapshots and steps of the CPU backend: what shares memory must not show. */
+#include "support/oracle.h"
+#include "support/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N = ORACLE_N, V = ORACLE_V };
+
+/* ---- steps of several sequences ---- */
+
+static void step_all(backend *b, backend_sequence *const *s, const int32_t *tokens, int32_t n,
+                     step_result *results)
+{
+    step_request requests[BACKEND_MAX_SEQUENCES];
+    calla_error err;
+    for (int32_t i = 0; i < n; i++)
+        requests[i] = (step_request){.sequence = s[i], .token = tokens[i]};
+    assert_ok(cpu_ops()->step_submit(b, requests, n, &err), &err);
+    assert_ok(cpu_ops()->step_wait(b, results, n, NULL, &err), &err);
+}
+
+/* Sequence i has the prompt ids[11 i .. 11 i + 20 + 30 i), then takes `tokens`. */
+static void start(backend *b, backend_sequence *s, int32_t i)
+{
+    cpu_ops()->sequence_reset(b, s);
+    oracle_prefill(b, s, oracle_ids + 11 * i, 20 + 30 * i, LOGITS_NONE, NULL);
+}
+
+static void test_batch(void **state)
+{
+    (void)state;
+    enum { STEPS = 6 };
+    static const char *const isas[] = {"f32", "c", "auto"};
+    for (int k = 0; k < 3; k++) {
+        backend *b = oracle_open(isas[k]);
+        backend_sequence *s[4];
+        static float alone[4][STEPS][V];
+        for (int32_t i = 0; i < 4; i++) {
+            s[i] = oracle_create(b);
+            start(b, s[i], i);
+            for (int t = 0; t < STEPS; t++)
+                memcpy(alone[i][t], oracle_step(b, s[i], oracle_ids[7 * t + i]),
+                       sizeof alone[i][t]);
+        }
+        for (int32_t n = 2; n <= 4; n++) {
+            for (int32_t i = 0; i < n; i++) start(b, s[i], i);
+            for (int t = 0; t < STEPS; t++) {
+                int32_t tokens[4];
+                step_result results[4];
+                for (int32_t i = 0; i < n; i++) tokens[i] = oracle_ids[7 * t + i];
+                step_all(b, s, tokens, n, results);
+                for (int32_t i = 0; i < n; i++)
+                    assert_same(results[i].logits, alone[i][t], V, "a sequence among others");
+            }
+        }
+        cpu_ops()->close(b);
+    }
+}
+
+/* ---- snapshots ---- */
+
+static backend_snapshot *snapshot_of(backend *b, const backend_sequence *s)
+{
+    backend_snapshot *snapshot;
+    calla_error err;
+    assert_ok(cpu_ops()->snapshot_create(b, s, &snapshot, &err), &err);
+    return snapshot;
+}
+
+/* Prefill to `at`, snapshot, go elsewhere, restore (into another sequence too), continue: as if
+ * nothing had happened in between. */
+static void check_snapshot(const char *isa, int32_t at)
+{
+    backend *b = oracle_open(isa);
+    backend_sequence *s = oracle_create(b), *other = oracle_create(b);
+    float *expected = oracle_prefill_all(b, s), *expected_decode, logits[V];
+    cpu_ops()->sequence_reset(b, s);
+    expected_decode = oracle_decode_from(b, s, at);
+    cpu_ops()->sequence_reset(b, s);
+    if (at > 0) oracle_prefill(b, s, oracle_ids, at, LOGITS_NONE, NULL);
+    backend_snapshot *snapshot = snapshot_of(b, s);
+    oracle_prefill(b, s, oracle_ids + 50, 40, LOGITS_NONE, NULL); /* elsewhere */
+    oracle_step(b, s, oracle_ids[3]);
+    for (int round = 0; round < 2; round++) {
+        backend_sequence *into = round ? s : other;
+        cpu_ops()->snapshot_restore(b, snapshot, into);
+        assert_int_equal(cpu_ops()->sequence_length(b, into), at);
+        oracle_prefill(b, into, oracle_ids + at, N - at, LOGITS_LAST, logits);
+        assert_same(logits, expected + (N - 1) * V, V, "prefill after restore");
+        cpu_ops()->snapshot_restore(b, snapshot, into);
+        for (int32_t i = at; i < N; i++)
+            assert_same(oracle_step(b, into, oracle_ids[i]), expected_decode + i * V, V,
+                        "decode after restore");
+    }
+    cpu_ops()->snapshot_free(b, snapshot);
+    free(expected);
+    free(expected_decode);
+    cpu_ops()->close(b);
+}
+
+static void test_snapshots(void **state)
+{
+    (void)state;
+    static const int32_t places[] = {0, 1, 2, 3, 63, 64, 100};
+    for (int i = 0; i < 7; i++) check_snapshot(i % 2 ? "c" : "f32", places[i]);
+}
+
+/* Branches that share a partly filled block and write into it in turn. */
+static void test_branches(void **state)
+{
+    (void)state;
+    enum { AT = 90, LONG = 300 };
+    static int32_t tokens[3][LONG];
+    static float expected[3][V];
+    backend *b = oracle_open("c");
+    backend_sequence *s[3];
+    for (int i = 0; i < 3; i++) {
+        for (int t = 0; t < LONG; t++)
+            tokens[i][t] = oracle_ids[t < AT ? t % N : (t * (i + 3) + 17 * i) % N];
+        s[i] = oracle_create(b);
+        oracle_prefill(b, s[i], tokens[i], LONG, LOGITS_LAST, expected[i]);
+        cpu_ops()->sequence_reset(b, s[i]);
+    }
+    oracle_prefill(b, s[0], tokens[0], AT, LOGITS_NONE, NULL);
+    backend_snapshot *snapshot = snapshot_of(b, s[0]);
+    for (int i = 1; i < 3; i++) cpu_ops()->snapshot_restore(b, snapshot, s[i]);
+    float logits[V];
+    for (int32_t t = AT; t < LONG; t += 30) /* interleaved */
+        for (int i = 0; i < 3; i++) {
+            oracle_prefill(b, s[i], tokens[i] + t, 30, LOGITS_LAST, logits);
+            if (t + 30 == LONG) assert_same(logits, expected[i], V, "a branch");
+        }
+    cpu_ops()->snapshot_restore(b, snapshot, s[1]);
+    oracle_prefill(b, s[1], tokens[2] + AT, LONG - AT, LOGITS_LAST, logits);
+    assert_same(logits, expected[2], V, "a branch from the snapshot, after the others wrote");
+    cpu_ops()->close(b);
+}
+
+/* ---- running out ---- */
+
+static void test_exhaustion(void **state)
+{
+    (void)state;
+    backend_options options = oracle_options("c");
+    options.n_ctx = 512;
+    options.n_sequences = 2;
+    options.n_snapshots = 2;
+    backend *b = oracle_open_with(&oracle_mlx4, &options); /* 2 * 2 + 2 blocks */
+    backend_sequence *s = oracle_create(b), *other = oracle_create(b), *third;
+    backend_snapshot *snapshots[3];
+    calla_error err;
+    assert_error(cpu_ops()->sequence_create(b, &third, &err), CALLA_ERR_MEMORY, &err,
+                 "2 sequences");
+    float expected[V], logits[V];
+    oracle_prefill(b, s, oracle_ids, 100, LOGITS_LAST, expected);
+    cpu_ops()->sequence_reset(b, s);
+    for (int i = 0; i < 2; i++) { /* each keeps two blocks that no sequence has */
+        for (int k = 0; k < 4; k++) oracle_prefill(b, s, oracle_ids + i, 75, LOGITS_NONE, NULL);
+        snapshots[i] = snapshot_of(b, s);
+        cpu_ops()->sequence_reset(b, s);
+    }
+    assert_error(cpu_ops()->snapshot_create(b, s, &snapshots[2], &err), CALLA_ERR_MEMORY, &err,
+                 "2 snapshots");
+    for (int k = 0; k < 4; k++) oracle_prefill(b, s, oracle_ids, 75, LOGITS_NONE, NULL);
+    /* No block is left. */
+    assert_error(cpu_ops()->prefill(b, other, oracle_ids, 100, LOGITS_LAST, logits, NULL, &err),
+                 CALLA_ERR_MEMORY, &err, "0 of 6 blocks");
+    step_request request = {.sequence = other, .token = 1};
+    step_result result;
+    assert_ok(cpu_ops()->step_submit(b, &request, 1, &err), &err);
+    assert_error(cpu_ops()->step_wait(b, &result, 1, NULL, &err), CALLA_ERR_MEMORY, &err, "blocks");
+    assert_int_equal(cpu_ops()->sequence_length(b, other), 0);
+    cpu_ops()->snapshot_free(b, snapshots[0]);
+    oracle_prefill(b, other, oracle_ids, 100, LOGITS_LAST, logits);
+    assert_same(logits, expected, V, "after room was made");
+    cpu_ops()->close(b);
+}
+
+/* ---- cancelling ---- */
+
+typedef struct canceller {
+    atomic_bool flag;
+    int32_t layer, calls_left; /* set the flag at this layer, after so many chunks */
+    int64_t done, total;       /* progress seen */
+} canceller;
+
+static void cancel_tap(void *user, int32_t layer, int64_t first, int32_t n_rows, const float *rows)
+{
+    canceller *c = user;
+    (void)first, (void)n_rows, (void)rows;
+    if (layer == c->layer && c->calls_left-- == 0) atomic_store(&c->flag, true);
+}
+
+static void see_progress(void *user, int64_t done, int64_t total)
+{
+    canceller *c = user;
+    c->done = done;
+    c->total = total;
+}
+
+/* Cancelled in any layer of any chunk, the sequence stands at the chunk's start, as it was. */
+static void test_cancel(void **state)
+{
+    (void)state;
+    backend *b = oracle_open("c");
+    backend_sequence *s = oracle_create(b);
+    float *expected = oracle_prefill_all(b, s), logits[V];
+    for (int32_t chunk = 0; chunk < 3; chunk++)
+        for (int32_t layer = 0; layer < ORACLE_L; layer++) {
+            canceller c = {.layer = layer, .calls_left = chunk};
+            calla_control control = {.cancel = &c.flag, .progress = see_progress, .user = &c};
+            calla_error err;
+            cpu_ops()->sequence_reset(b, s);
+            cpu_ops()->set_tap(b, cancel_tap, &c);
+            calla_status status =
+                cpu_ops()->prefill(b, s, oracle_ids, N, LOGITS_LAST, logits, &control, &err);
+            cpu_ops()->set_tap(b, NULL, NULL);
+            int64_t length = cpu_ops()->sequence_length(b, s);
+            if (chunk == 2 && layer == ORACLE_L - 1) { /* after the last poll: done */
+                assert_ok(status, &err);
+                assert_int_equal(length, N);
+                continue;
+            }
+            /* The last layer's tap comes after its poll: that chunk ends. */
+            assert_int_equal(length, 64 * (chunk + (layer == ORACLE_L - 1)));
+            assert_error(status, CALLA_ERR_CANCELLED, &err, "cancelled");
+            assert_int_equal(c.done, length);
+            if (length > 0) assert_int_equal(c.total, N);
+            oracle_prefill(b, s, oracle_ids + length, N - (int32_t)length, LOGITS_LAST, logits);
+            assert_same(logits, expected + (N - 1) * V, V, "after a cancelled chunk");
+        }
+    free(expected);
+    cpu_ops()->close(b);
+}
+
+static void test_cancel_step(void **state)
+{
+    (void)state;
+    backend *b = oracle_open("c");
+    backend_sequence *s = oracle_create(b);
+    float expected[V];
+    oracle_prefill(b, s, oracle_ids, 70, LOGITS_NONE, NULL);
+    memcpy(expected, oracle_step(b, s, oracle_ids[70]), sizeof expected);
+    cpu_ops()->sequence_reset(b, s);
+    oracle_prefill(b, s, oracle_ids, 70, LOGITS_NONE, NULL);
+    atomic_bool flag = true;
+    calla_control control = {.cancel = &flag};
+    step_request request = {.sequence = s, .token = oracle_ids[70]};
+    step_result result;
+    calla_error err;
+    assert_ok(cpu_ops()->step_submit(b, &request, 1, &err), &err);
+    assert_error(cpu_ops()->step_wait(b, &result, 1, &control, &err), CALLA_ERR_CANCELLED, &err,
+                 "cancelled");
+    assert_int_equal(cpu_ops()->sequence_length(b, s), 70);
+    assert_same(oracle_step(b, s, oracle_ids[70]), expected, V, "after a cancelled step");
+    cpu_ops()->close(b);
+}
+
+/* ---- not finite ---- */
+
+/* A checkpoint with an infinite norm factor in layer 2: reported, with the place; a prefill leaves
+ * the sequence where it was. */
+static void test_not_finite(void **state)
+{
+    (void)state;
+    model_weights broken = oracle_mlx4;
+    layer_weights layers[ORACLE_L];
+    static float factors[ORACLE_D];
+    memcpy(layers, oracle_mlx4.layers, sizeof layers);
+    for (int i = 0; i < ORACLE_D; i++) factors[i] = i == 5 ? INFINITY : 1;
+    layers[2].input_norm = (norm_view){.weight = {.data = factors, .n = ORACLE_D, .is_f32 = true}};
+    broken.layers = layers;
+    backend_options options = oracle_options("c");
+    backend *b = oracle_open_with(&broken, &options);
+    backend_sequence *s = oracle_create(b);
+    float logits[V];
+    calla_error err;
+    assert_error(cpu_ops()->prefill(b, s, oracle_ids, 10, LOGITS_LAST, logits, NULL, &err),
+                 CALLA_ERR_NUMERIC, &err, "layer 2 of 4");
+    assert_non_null(strstr(err.message, "position 0"));
+    assert_int_equal(cpu_ops()->sequence_length(b, s), 0);
+    step_request request = {.sequence = s, .token = 1};
+    step_result result;
+    assert_ok(cpu_ops()->step_submit(b, &request, 1, &err), &err);
+    assert_error(cpu_ops()->step_wait(b, &result, 1, NULL, &err), CALLA_ERR_NUMERIC, &err,
+                 "layer 2 of 4");
+    assert_int_equal(cpu_ops()->sequence_length(b, s), 1); /* its state is spoilt */
+    cpu_ops()->sequence_reset(b, s);
+    assert_int_equal(cpu_ops()->sequence_length(b, s), 0);
+    cpu_ops()->close(b);
+}
+
+/* ---- opening ---- */
+
+static void test_isa_choice(void **state)
+{
+    (void)state;
+    backend *b;
+    calla_error err;
+    backend_options options = oracle_options("sse9");
+    assert_error(cpu_ops()->open(&oracle_mlx4, &options, &b, &err), CALLA_ERR_INPUT, &err,
+                 "\"sse9\" is not one of auto, f32, c");
+    options.isa = "c";
+    assert_error(cpu_ops()->open(&oracle_bf16, &options, &b, &err), CALLA_ERR_UNSUPPORTED, &err,
+                 "bf16");
+    options.isa = NULL;
+    b = oracle_open_with(&oracle_bf16, &options);
+    assert_string_equal(cpu_ops()->isa(b), "f32");
+    cpu_ops()->close(b);
+    b = oracle_open_with(&oracle_mlx4, &options);
+    assert_string_not_equal(cpu_ops()->isa(b), "f32");
+    backend_capabilities capabilities;
+    cpu_ops()->capabilities(b, &capabilities);
+    assert_false(capabilities.samples_on_device);
+    assert_int_equal(capabilities.max_step_sequences, 4);
+    assert_int_equal(capabilities.snapshot_grid, 1);
+    cpu_ops()->close(b);
+}
+
+static void test_plan(void **state)
+{
+    (void)state;
+    calla_memory_plan plan, f32;
+    calla_error err;
+    backend_options options = oracle_options("c");
+    assert_ok(cpu_ops()->plan(&oracle_mlx4, &options, &plan, &err), &err);
+    /* 1 attention layer, K and V, 2 heads, 256 x 256 halves; 4 sequences of 4 blocks + 2 */
+    assert_int_equal(plan.kv_bytes, 1 * 2 * 2 * 256 * 256 * 2 * (4 * 4 + 2));
+    assert_int_equal(plan.weights_bytes, oracle_mlx4.text_bytes);
+    assert_int_equal(plan.total_bytes, plan.weights_bytes + plan.prepared_bytes + plan.kv_bytes +
+                                           plan.state_bytes + plan.snapshot_bytes +
+                                           plan.scratch_bytes);
+    /* 3 GDN layers: 4 heads of 128 x 128 and 4 rows of 1024 channels, f32 */
+    int64_t state_bytes = 3 * (4 * 128 * 128 + 4 * 1024) * 4;
+    assert_true(plan.state_bytes >= 5 * state_bytes && plan.state_bytes < 5 * state_bytes + 4096);
+    assert_true(plan.snapshot_bytes >= 2 * state_bytes &&
+                plan.snapshot_bytes < 2 * state_bytes + 4096);
+    backend *b = oracle_open_with(&oracle_mlx4, &options);
+    assert_int_equal(cpu_ops()->snapshot_bytes(b), state_bytes);
+    cpu_ops()->close(b);
+    options.kv_f32 = true;
+    assert_ok(cpu_ops()->plan(&oracle_mlx4, &options, &f32, &err), &err);
+    assert_int_equal(f32.kv_bytes, 2 * plan.kv_bytes);
+    options.n_ctx = INT32_MAX;
+    options.n_sequences = INT32_MAX;
+    assert_error(cpu_ops()->plan(&oracle_mlx4, &options, &f32, &err), CALLA_ERR_MEMORY, &err,
+                 "overflows");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_batch),      cmocka_unit_test(test_snapshots),
+        cmocka_unit_test(test_branches),   cmocka_unit_test(test_exhaustion),
+        cmocka_unit_test(test_cancel),     cmocka_unit_test(test_cancel_step),
+        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_isa_choice),
+        cmocka_unit_test(test_plan),
+    };
+    return cmocka_run_group_tests(tests, oracle_setup, oracle_teardown);
+}
