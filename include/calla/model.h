@@ -213,10 +213,17 @@ typedef struct calla_write_options {
 CALLA_API calla_status calla_quantize(const char *src, const char *dst,
                                       const calla_write_options *options, calla_error *err);
 
-/* Writes a random MLX 4-bit checkpoint of shape "35b" (19.5 GB) or "tiny", with a valid made-up
- * tokenizer of full size; a function of the seed alone. Refuses before writing when the disk is
- * short. */
-CALLA_API calla_status calla_synth(const char *shape, const char *dst, uint64_t seed,
+typedef struct calla_synth_options {
+    const char *shape;   /* "35b" or "tiny" */
+    calla_layout layout; /* [MLX4: 19.5 GB for 35b; BF16: 69 GB] */
+    int32_t n_layers;    /* [the shape's, 40 or 8] another depth with the same pattern of layers */
+    uint64_t seed;
+} calla_synth_options;
+
+/* Writes a random checkpoint of a shape, valid in every respect: weights whose activations and
+ * logits have sensible sizes, and a made-up byte-level BPE tokenizer of the shape's full vocabulary.
+ * The bytes are a function of the options alone. Refuses before writing when the disk is short. */
+CALLA_API calla_status calla_synth(const char *dst, const calla_synth_options *synth,
                                    const calla_write_options *options, calla_error *err);
 
 #ifdef __cplusplus

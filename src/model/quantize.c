@@ -25,8 +25,8 @@ static const int64_t DEFAULT_SHARD_BYTES = (int64_t)5 << 30; /* as mlx-lm */
 /* One part of the model on its way from the source to the plan's tensors. */
 typedef struct conversion {
     part_kind kind;
-    char name[MAX_NAME];            /* in the destination; without suffix if linear */
-    int32_t weight, scales, biases; /* tensors of the plan; the last two only if linear */
+    char name[MAX_NAME];  /* in the destination; without suffix if linear */
+    quantized_triple out; /* tensors of the plan; only the weight unless linear */
     /* Linear: n_experts (1 for a plain matrix) matrices of first.rows x first.cols. */
     expert_matrices source;
     int64_t n_experts;
@@ -50,17 +50,10 @@ typedef struct quantizer {
 static calla_status plan_linear(quantizer *q, conversion *c, calla_error *err)
 {
     const matrix *m = &c->source.first;
-    char name[MAX_NAME + 16];
-    int64_t shape[3] = {c->n_experts, m->rows, m->cols / 32 * c->bits};
-    int32_t n_dims = c->kind == PART_EXPERTS ? 3 : 2;
-    const int64_t *s = shape + (3 - n_dims);
-    snprintf(name, sizeof name, "%s.weight", c->name);
-    CALLA_TRY(checkpoint_plan_add(&q->plan, name, DTYPE_U32, n_dims, s, &c->weight, err));
-    shape[2] = m->cols / QUANT_GROUP;
-    snprintf(name, sizeof name, "%s.scales", c->name);
-    CALLA_TRY(checkpoint_plan_add(&q->plan, name, DTYPE_BF16, n_dims, s, &c->scales, err));
-    snprintf(name, sizeof name, "%s.biases", c->name);
-    return checkpoint_plan_add(&q->plan, name, DTYPE_BF16, n_dims, s, &c->biases, err);
+    int64_t shape[3] = {c->n_experts, m->rows, m->cols};
+    bool experts = c->kind == PART_EXPERTS;
+    return checkpoint_plan_add_quantized(&q->plan, c->name, c->bits, experts ? 3 : 2,
+                                         experts ? shape : shape + 1, &c->out, err);
 }
 
 static calla_status plan_vector(quantizer *q, conversion *c, const part *p, calla_error *err)
@@ -70,7 +63,7 @@ static calla_status plan_vector(quantizer *q, conversion *c, const part *p, call
     /* mlx-lm casts everything to bf16 but A_log. */
     c->keep_f32 = c->vector.is_f32 && strcmp(p->stem, "linear_attn.A_log") == 0;
     return checkpoint_plan_add(&q->plan, c->name, c->keep_f32 ? DTYPE_F32 : DTYPE_BF16,
-                               is_conv ? 3 : 1, is_conv ? conv : flat, &c->weight, err);
+                               is_conv ? 3 : 1, is_conv ? conv : flat, &c->out.weight, err);
 }
 
 static calla_status plan_part(quantizer *q, const char *prefix, const part *p, const void *base,
@@ -168,9 +161,11 @@ static calla_status quantize_rows(void *context, checkpoint_writer *w, int64_t b
         advise(source, (size_t)rows * row_bytes, MADV_DONTNEED);
     }
     size_t scale_bytes = groups * sizeof *scales, at = (size_t)begin;
-    CALLA_TRY(checkpoint_writer_put(w, c->weight, at * code_bytes, buffer, n * code_bytes, err));
-    CALLA_TRY(checkpoint_writer_put(w, c->scales, at * scale_bytes, scales, n * scale_bytes, err));
-    return checkpoint_writer_put(w, c->biases, at * scale_bytes, biases, n * scale_bytes, err);
+    CALLA_TRY(
+        checkpoint_writer_put(w, c->out.weight, at * code_bytes, buffer, n * code_bytes, err));
+    CALLA_TRY(
+        checkpoint_writer_put(w, c->out.scales, at * scale_bytes, scales, n * scale_bytes, err));
+    return checkpoint_writer_put(w, c->out.biases, at * scale_bytes, biases, n * scale_bytes, err);
 }
 
 static calla_status convert_linear(const conversion *c, checkpoint_writer *w, calla_error *err)
@@ -197,7 +192,8 @@ static calla_status convert_elements(void *context, checkpoint_writer *w, int64_
         memcpy(buffer + (size_t)(i - begin) * element, c->keep_f32 ? (void *)&x : (void *)&rounded,
                element);
     }
-    return checkpoint_writer_put(w, c->weight, (size_t)begin * element, buffer, n * element, err);
+    return checkpoint_writer_put(w, c->out.weight, (size_t)begin * element, buffer, n * element,
+                                 err);
 }
 
 static calla_status convert_vector(const conversion *c, checkpoint_writer *w, calla_error *err)

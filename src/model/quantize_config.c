@@ -48,7 +48,7 @@ static json_t *group_object(int bits)
     return json_pack("{s:i, s:i}", "group_size", QUANT_GROUP, "bits", bits);
 }
 
-calla_status quantization_add(void *root, const model_config *config, calla_error *err)
+static calla_status add_quantization(json_t *root, const model_config *config, calla_error *err)
 {
     json_t *q = group_object(4);
     int failed = json_object_set_new(q, "mode", json_string("affine"));
@@ -68,18 +68,23 @@ calla_status quantization_add(void *root, const model_config *config, calla_erro
     return failed ? no_memory(err) : CALLA_OK;
 }
 
-/* Dumped with the fewest digits that give every number back: 1e-06, not 9.9999999999999995e-07. */
-static char *dump(json_t *root)
+/* Dumped with the fewest digits that give every number back: 1e-6, not 9.9999999999999995e-7. */
+static calla_status dump(json_t *root, char **text, size_t *n_bytes, calla_error *err)
 {
-    for (int digits = 15; digits < 17; digits++) {
-        char *text = json_dumps(root, JSON_INDENT(4) | JSON_REAL_PRECISION(digits));
-        json_t *again = text ? json_loads(text, 0, NULL) : NULL;
-        bool same = again && json_equal(root, again);
+    bool same = false;
+    for (int digits = 15; digits <= 17 && !same; digits++) {
+        char *candidate = json_dumps(root, JSON_INDENT(4) | JSON_REAL_PRECISION(digits));
+        if (!candidate) return no_memory(err);
+        json_t *again = json_loads(candidate, 0, NULL);
+        same = json_equal(root, again) || digits == 17;
         json_decref(again);
-        if (same) return text;
-        free(text);
+        if (same)
+            *text = candidate;
+        else
+            free(candidate);
     }
-    return json_dumps(root, JSON_INDENT(4) | JSON_REAL_PRECISION(17));
+    *n_bytes = strlen(*text);
+    return CALLA_OK;
 }
 
 calla_status quantized_config_text(const char *src, const model_config *config, char **text,
@@ -100,14 +105,21 @@ calla_status quantized_config_text(const char *src, const model_config *config, 
         status = no_memory(err);
         goto done;
     }
-    CALLA_TRY_GOTO(quantization_add(root, config, err), done);
-    *text = dump(root);
-    if (!*text)
-        status = no_memory(err);
-    else
-        *n_bytes = strlen(*text);
+    CALLA_TRY_GOTO(add_quantization(root, config, err), done);
+    status = dump(root, text, n_bytes, err);
 done:
     json_decref(root);
     json_decref(generation);
+    return status;
+}
+
+calla_status quantization_add_text(const char *config_text, const model_config *config, char **out,
+                                   size_t *n_bytes, calla_error *err)
+{
+    json_t *root = json_loads(config_text, JSON_REJECT_DUPLICATES, NULL);
+    if (!root) return no_memory(err);
+    calla_status status = add_quantization(root, config, err);
+    if (status == CALLA_OK) status = dump(root, out, n_bytes, err);
+    json_decref(root);
     return status;
 }

@@ -11,7 +11,9 @@
 calla_status quantized_config_text(const char *src, const model_config *config, char **text,
                                    size_t *n_bytes, calla_error *err);
 
-/* Appends the "quantization" object and its twin to a JSON object `root` (a json_t). */
-calla_status quantization_add(void *root, const model_config *config, calla_error *err);
+/* Adds the "quantization" object and its twin to the JSON text of a config.json: *out is malloc'ed.
+ */
+calla_status quantization_add_text(const char *config_text, const model_config *config, char **out,
+                                   size_t *n_bytes, calla_error *err);
 
 #endif

@@ -38,6 +38,24 @@ calla_status checkpoint_plan_add(checkpoint_plan *plan, const char *name, tensor
     return CALLA_OK;
 }
 
+calla_status checkpoint_plan_add_quantized(checkpoint_plan *plan, const char *stem, int bits,
+                                           int32_t n_dims, const int64_t *shape,
+                                           quantized_triple *triple, calla_error *err)
+{
+    char name[256];
+    int64_t s[TENSOR_MAX_DIMS], cols = shape[n_dims - 1];
+    assert(strlen(stem) < sizeof name - 8 && cols % 64 == 0);
+    memcpy(s, shape, (size_t)n_dims * sizeof *s);
+    s[n_dims - 1] = cols / 32 * bits;
+    snprintf(name, sizeof name, "%s.weight", stem);
+    CALLA_TRY(checkpoint_plan_add(plan, name, DTYPE_U32, n_dims, s, &triple->weight, err));
+    s[n_dims - 1] = cols / 64;
+    snprintf(name, sizeof name, "%s.scales", stem);
+    CALLA_TRY(checkpoint_plan_add(plan, name, DTYPE_BF16, n_dims, s, &triple->scales, err));
+    snprintf(name, sizeof name, "%s.biases", stem);
+    return checkpoint_plan_add(plan, name, DTYPE_BF16, n_dims, s, &triple->biases, err);
+}
+
 /* ---- layout ---- */
 
 /* Length of the name without the suffix of a quantised triple. */

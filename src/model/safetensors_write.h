@@ -39,6 +39,16 @@ typedef struct checkpoint_plan {
 calla_status checkpoint_plan_add(checkpoint_plan *plan, const char *name, tensor_dtype dtype,
                                  int32_t n_dims, const int64_t *shape, int32_t *index,
                                  calla_error *err);
+
+/* The three tensors of a matrix quantized to `bits` in groups of 64 (MODEL.md 2.2). */
+typedef struct quantized_triple {
+    int32_t weight, scales, biases;
+} quantized_triple;
+/* Appends stem.weight U32, stem.scales and stem.biases BF16; `shape` is the matrix's own. */
+calla_status checkpoint_plan_add_quantized(checkpoint_plan *plan, const char *stem, int bits,
+                                           int32_t n_dims, const int64_t *shape,
+                                           quantized_triple *triple, calla_error *err);
+
 /* Lays out all tensors added: shards are filled in name order to at most max_shard_bytes each (more
  * for a matrix that alone exceeds it), codes, scales and biases of a matrix staying together; in a
  * shard wider elements come first, then names ascend. Refuses more than MAX_SHARDS shards and equal
