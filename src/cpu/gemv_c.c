@@ -20,10 +20,10 @@ void dequantize_c(const matrix *m, int32_t row, int32_t first_col, int32_t n_col
         float bias = bf16_to_f32(m->biases[first_group + (size_t)g]);
         if (m->format == MATRIX_Q4) {
             const uint8_t *p = codes + first_col / 2 + g * (QUANT_GROUP / 2);
-            for (int i = 0; i < QUANT_GROUP / 2; i++) {
-                out[2 * i] = scale * (float)(p[i] & 15) + bias;
-                out[2 * i + 1] = scale * (float)(p[i] >> 4) + bias;
-            }
+            uint8_t q[QUANT_GROUP]; /* unpacked first: both loops then vectorise */
+            for (int i = 0; i < QUANT_GROUP / 2; i++)
+                q[2 * i] = p[i] & 15, q[2 * i + 1] = p[i] >> 4;
+            for (int i = 0; i < QUANT_GROUP; i++) out[i] = scale * (float)q[i] + bias;
         } else {
             const uint8_t *p = codes + first_col + g * QUANT_GROUP;
             for (int i = 0; i < QUANT_GROUP; i++) out[i] = scale * (float)p[i] + bias;
@@ -94,10 +94,17 @@ static inline int32_t group_dot(const int16_t *codes, const int16_t *values)
     return sum;
 }
 
-void gemv_q4_c(const matrix *w, int32_t begin, int32_t end, const void *const *x, int32_t n,
-               float *const *y)
+/* n is a constant where this is inlined, so that the sums of one input stay in registers. */
+static inline __attribute__((always_inline)) void multiply_q4(const matrix *w, int32_t begin,
+                                                              int32_t end, const void *const *x,
+                                                              int32_t n, float *const *y)
 {
     int32_t n_groups = w->cols / QUANT_GROUP;
+    const float *scales_x[GEMV_MAX_INPUTS], *sums_x[GEMV_MAX_INPUTS];
+    for (int32_t i = 0; i < n; i++) {
+        scales_x[i] = quantized_scales(x[i], w->cols);
+        sums_x[i] = quantized_sums(x[i], w->cols);
+    }
     for (int32_t r = begin; r < end; r++) {
         const uint8_t *codes = (const uint8_t *)w->codes + (size_t)r * (size_t)(w->cols / 2);
         const mapped_bf16 *scales = w->scales + (size_t)r * (size_t)n_groups;
@@ -112,11 +119,19 @@ void gemv_q4_c(const matrix *w, int32_t begin, int32_t end, const void *const *x
             float scale = bf16_to_f32(scales[g]), bias = bf16_to_f32(biases[g]);
             for (int32_t i = 0; i < n; i++) {
                 const int16_t *v = (const int16_t *)x[i] + (size_t)g * QUANT_GROUP;
-                float scale_x = quantized_scales(x[i], w->cols)[g];
-                products[i] += scale * scale_x * (float)group_dot(q, v);
-                offsets[i] += bias * quantized_sums(x[i], w->cols)[g];
+                products[i] += scale * scales_x[i][g] * (float)group_dot(q, v);
+                offsets[i] += bias * sums_x[i][g];
             }
         }
         for (int32_t i = 0; i < n; i++) y[i][r] = products[i] + offsets[i];
     }
+}
+
+void gemv_q4_c(const matrix *w, int32_t begin, int32_t end, const void *const *x, int32_t n,
+               float *const *y)
+{
+    if (n == 1)
+        multiply_q4(w, begin, end, x, 1, y);
+    else
+        multiply_q4(w, begin, end, x, n, y);
 }
