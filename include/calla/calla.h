@@ -207,6 +207,16 @@ CALLA_API calla_status calla_session_next(calla_session *session, const calla_sa
                                           const calla_control *control, calla_sampled *sampled,
                                           calla_error *err);
 
+/* calla_session_next for each of n different sessions of one engine, the model run once for all of
+ * them, so that its weights are read once: sampling[i] and sampled[i] are those of sessions[i]. n is
+ * 1 to 8 and at most n_sessions. Each gets the token it would get alone. After a failure, of
+ * whichever session, no token was appended and the call can be repeated; but a session in which
+ * CALLA_ERR_NUMERIC or CALLA_ERR_DEVICE occurred is empty and needs a sync. */
+CALLA_API calla_status calla_session_next_batch(calla_session *const *sessions, int32_t n,
+                                                const calla_sampling *const *sampling,
+                                                const calla_control *control,
+                                                calla_sampled *sampled, calla_error *err);
+
 /* Like calla_session_sync, but from an empty timeline, without snapshots, and with `rows` called for consecutive runs of
  * positions with their logits [n_rows][n_vocab] f32 (borrowed during the call; raw, padding rows
  * included). A non-zero return stops with CALLA_ERR_CANCELLED. For perplexity and tests. */

@@ -252,38 +252,78 @@ calla_status calla_session_sync(calla_session *s, const int32_t *tokens, int64_t
 
 /* ---- decode ---- */
 
-/* Runs `token` as a decode step. *logits are the backend's until its next call. */
-static calla_status step(calla_session *s, int32_t token, const calla_control *control,
-                         const float **logits, calla_error *err)
+/* Whether a step that failed left all n sequences as they were. */
+static bool none_moved(calla_session *const *sessions, const int64_t *before, int32_t n)
 {
-    calla_engine *e = s->engine;
-    int64_t before = n_run(s);
+    for (int32_t i = 0; i < n; i++)
+        if (n_run(sessions[i]) != before[i]) return false;
+    return true;
+}
+
+/* Runs tokens[i] in sessions[i], i < n, as one decode step. logits[i] are the backend's until its
+ * next call. When it fails, a session is as it was, or has run its token and keeps the logits, or
+ * is empty because its state is not to be trusted. */
+static calla_status step(calla_session *const *sessions, const int32_t *tokens, int32_t n,
+                         const calla_control *control, const float **logits, calla_error *err)
+{
+    calla_engine *e = sessions[0]->engine;
+    step_request requests[BACKEND_MAX_SEQUENCES];
+    step_result results[BACKEND_MAX_SEQUENCES];
+    int64_t before[BACKEND_MAX_SEQUENCES];
     if (is_cancelled(control)) return cancelled(err);
-    step_request request = {.sequence = s->sequence, .token = token};
-    step_result result;
-    calla_status status;
-    do {
-        status = e->ops->step_submit(e->backend, &request, 1, err);
-        if (status == CALLA_OK) status = e->ops->step_wait(e->backend, &result, 1, control, err);
-    } while (status == CALLA_ERR_MEMORY && n_run(s) == before &&
-             snapshot_store_evict(&e->snapshots));
-    if (status == CALLA_OK) status = logits_check(result.logits, e->info.n_vocab, before, err);
-    if (status == CALLA_OK) {
-        s->decoded = true;
-        *logits = result.logits;
-    } else if (status == CALLA_ERR_NUMERIC || n_run(s) != before) {
-        empty(s);
+    for (int32_t i = 0; i < n; i++) {
+        requests[i] = (step_request){.sequence = sessions[i]->sequence, .token = tokens[i]};
+        before[i] = n_run(sessions[i]);
     }
+    calla_status run, status;
+    do {
+        run = e->ops->step_submit(e->backend, requests, n, err);
+        if (run == CALLA_OK) run = e->ops->step_wait(e->backend, results, n, control, err);
+    } while (run == CALLA_ERR_MEMORY && none_moved(sessions, before, n) &&
+             snapshot_store_evict(&e->snapshots));
+    status = run;
+    bool sound[BACKEND_MAX_SEQUENCES];
+    for (int32_t i = 0; i < n; i++) {
+        calla_status own = run;
+        if (run == CALLA_OK)
+            own = logits_check(results[i].logits, e->info.n_vocab, before[i],
+                               status == CALLA_OK ? err : NULL);
+        sound[i] = own == CALLA_OK;
+        if (sound[i]) {
+            sessions[i]->decoded = true;
+            logits[i] = results[i].logits;
+        } else if (own == CALLA_ERR_NUMERIC || n_run(sessions[i]) != before[i]) {
+            empty(sessions[i]);
+        }
+        if (status == CALLA_OK) status = own;
+    }
+    for (int32_t i = 0; status != CALLA_OK && i < n; i++)
+        if (sound[i]) keep_logits(sessions[i], logits[i]);
     return status;
 }
 
-/* Runs the token sampled last, if it was not yet. */
-static calla_status run_pending(calla_session *s, const calla_control *control,
-                                const float **logits, calla_error *err)
+/* Runs the tokens sampled last in one step, where they were not yet. logits[i] are those after the
+ * last token of sessions[i], its own or the backend's; NULL if there are none. */
+static calla_status run_pending(calla_session *const *sessions, int32_t n,
+                                const calla_control *control, const float **logits,
+                                calla_error *err)
 {
-    if (s->n_tokens == n_run(s)) return CALLA_OK;
-    assert(s->n_tokens == n_run(s) + 1);
-    return step(s, s->tokens[s->n_tokens - 1], control, logits, err);
+    calla_session *pending[BACKEND_MAX_SEQUENCES];
+    int32_t tokens[BACKEND_MAX_SEQUENCES], index[BACKEND_MAX_SEQUENCES], n_pending = 0;
+    const float *results[BACKEND_MAX_SEQUENCES];
+    for (int32_t i = 0; i < n; i++) {
+        calla_session *s = sessions[i];
+        logits[i] = s->has_logits ? s->logits : NULL;
+        if (s->n_tokens == n_run(s)) continue;
+        assert(s->n_tokens == n_run(s) + 1);
+        tokens[n_pending] = s->tokens[s->n_tokens - 1];
+        index[n_pending] = i;
+        pending[n_pending++] = s;
+    }
+    if (n_pending == 0) return CALLA_OK;
+    CALLA_TRY(step(pending, tokens, n_pending, control, results, err));
+    for (int32_t k = 0; k < n_pending; k++) logits[index[k]] = results[k];
+    return CALLA_OK;
 }
 
 static calla_status check_room(const calla_session *s, calla_error *err)
@@ -294,31 +334,66 @@ static calla_status check_room(const calla_session *s, calla_error *err)
                      (long long)s->n_tokens, s->engine->info.n_ctx);
 }
 
+static calla_status check_next(const calla_session *s, const calla_sampling *sampling,
+                               calla_error *err)
+{
+    CALLA_TRY(sampling_check(sampling, s->engine->vocabulary.n_tokens, err));
+    CALLA_TRY(check_room(s, err));
+    if (s->has_logits || s->n_tokens > n_run(s)) return CALLA_OK;
+    return error_set(err, CALLA_ERR_INPUT,
+                     "nothing to sample from: the session's prompt was not run to its end");
+}
+
+static calla_status check_batch(calla_session *const *sessions, int32_t n,
+                                const calla_sampling *const *sampling, calla_error *err)
+{
+    const calla_engine *e = sessions[0]->engine;
+    if (n > e->capabilities.max_step_sequences)
+        return error_set(err, CALLA_ERR_INPUT, "%d sessions in one step, at most %d are possible",
+                         n, e->capabilities.max_step_sequences);
+    for (int32_t i = 0; i < n; i++) {
+        assert(sessions[i]->engine == e);
+        for (int32_t k = 0; k < i; k++) assert(sessions[k] != sessions[i]);
+        CALLA_TRY(check_next(sessions[i], sampling[i], err));
+    }
+    return CALLA_OK;
+}
+
+calla_status calla_session_next_batch(calla_session *const *sessions, int32_t n,
+                                      const calla_sampling *const *sampling,
+                                      const calla_control *control, calla_sampled *sampled,
+                                      calla_error *err)
+{
+    assert(n >= 1);
+    calla_engine *e = sessions[0]->engine;
+    CALLA_TRY(check_batch(sessions, n, sampling, err));
+    if (is_cancelled(control)) return cancelled(err);
+    const float *logits[BACKEND_MAX_SEQUENCES];
+    calla_sampled out[BACKEND_MAX_SEQUENCES];
+    CALLA_TRY(run_pending(sessions, n, control, logits, err));
+    calla_status status = CALLA_OK;
+    for (int32_t i = 0; i < n && status == CALLA_OK; i++)
+        status = sampler_choose(&e->sampler, logits[i], sampling[i], &sessions[i]->generated,
+                                sessions[i]->n_tokens, &out[i], err);
+    for (int32_t i = 0; i < n; i++) {
+        calla_session *s = sessions[i];
+        if (status != CALLA_OK) { /* the caller may try again with other parameters */
+            if (logits[i] != s->logits) keep_logits(s, logits[i]);
+            continue;
+        }
+        s->tokens[s->n_tokens++] = out[i].token;
+        s->has_logits = false;
+        token_counts_add(&s->generated, out[i].token);
+        sampled[i] = out[i];
+    }
+    return status;
+}
+
 calla_status calla_session_next(calla_session *s, const calla_sampling *sampling,
                                 const calla_control *control, calla_sampled *sampled,
                                 calla_error *err)
 {
-    calla_engine *e = s->engine;
-    CALLA_TRY(sampling_check(sampling, e->vocabulary.n_tokens, err));
-    CALLA_TRY(check_room(s, err));
-    if (is_cancelled(control)) return cancelled(err);
-    const float *logits = s->has_logits ? s->logits : NULL;
-    CALLA_TRY(run_pending(s, control, &logits, err));
-    if (!logits)
-        return error_set(err, CALLA_ERR_INPUT,
-                         "nothing to sample from: the session's prompt was not run to its end");
-    calla_sampled out;
-    calla_status status =
-        sampler_choose(&e->sampler, logits, sampling, &s->generated, s->n_tokens, &out, err);
-    if (status != CALLA_OK) { /* the caller may try again with other parameters */
-        if (logits != s->logits) keep_logits(s, logits);
-        return status;
-    }
-    s->tokens[s->n_tokens++] = out.token;
-    s->has_logits = false;
-    token_counts_add(&s->generated, out.token);
-    *sampled = out;
-    return CALLA_OK;
+    return calla_session_next_batch(&s, 1, &sampling, control, sampled, err);
 }
 
 calla_status calla_session_append(calla_session *s, int32_t token, const calla_control *control,
@@ -328,10 +403,10 @@ calla_status calla_session_append(calla_session *s, int32_t token, const calla_c
     if (token < 0 || token >= n_vocab)
         return error_set(err, CALLA_ERR_INPUT, "token %d is outside 0 ... %d", token, n_vocab - 1);
     CALLA_TRY(check_room(s, err));
-    const float *result = NULL;
-    CALLA_TRY(run_pending(s, control, &result, err));
-    if (result) keep_logits(s, result);
-    CALLA_TRY(step(s, token, control, &result, err));
+    const float *result;
+    CALLA_TRY(run_pending(&s, 1, control, &result, err));
+    if (result && result != s->logits) keep_logits(s, result);
+    CALLA_TRY(step(&s, &token, 1, control, &result, err));
     s->tokens[s->n_tokens++] = token;
     keep_logits(s, result);
     memcpy(logits, result, (size_t)n_vocab * sizeof *result);

@@ -388,6 +388,44 @@ static void sessions_do_not_disturb_each_other(void **state)
     calla_engine_close(engine);
 }
 
+static void check_batch(const char *isa)
+{
+    enum { N = 4, STEPS = 6 };
+    static const int64_t lengths[N] = {1, 77, 255, 300};
+    calla_engine_options options = {.isa = isa, .n_sessions = N};
+    calla_engine *engine = open_engine(options);
+    calla_session *sessions[N];
+    calla_sampling sampling[N];
+    const calla_sampling *pointers[N];
+    calla_sampled alone[N][STEPS], together[N];
+    for (int i = 0; i < N; i++) {
+        sampling[i] = (calla_sampling){.temperature = (float)(i % 2), .seed = (uint64_t)i};
+        pointers[i] = &sampling[i];
+        sessions[i] = create(engine);
+        sync_to(sessions[i], text, lengths[i]);
+        for (int k = 0; k < STEPS; k++)
+            assert_ok(calla_session_next(sessions[i], pointers[i], NULL, &alone[i][k], &err), &err);
+        sync_to(sessions[i], text, lengths[i]);
+    }
+    for (int k = 0; k < STEPS; k++) {
+        assert_ok(calla_session_next_batch(sessions, N, pointers, NULL, together, &err), &err);
+        for (int i = 0; i < N; i++)
+            if (together[i].token != alone[i][k].token ||
+                together[i].logprob != alone[i][k].logprob)
+                fail_msg("%s, session %d, step %d: token %d, %.9g; alone %d, %.9g", isa, i, k,
+                         together[i].token, (double)together[i].logprob, alone[i][k].token,
+                         (double)alone[i][k].logprob);
+    }
+    for (int i = 0; i < N; i++) calla_session_free(sessions[i]);
+    calla_engine_close(engine);
+}
+
+static void a_batch_gives_the_tokens_of_its_sessions_alone(void **state)
+{
+    (void)state;
+    for_each_isa(check_batch);
+}
+
 /* ---- limits ---- */
 
 static void the_context_is_never_exceeded(void **state)
@@ -479,6 +517,7 @@ int main(void)
         cmocka_unit_test(a_cancelled_prompt_resumes_without_a_trace),
         cmocka_unit_test(a_cancelled_step_can_be_repeated),
         cmocka_unit_test(sessions_do_not_disturb_each_other),
+        cmocka_unit_test(a_batch_gives_the_tokens_of_its_sessions_alone),
         cmocka_unit_test(the_context_is_never_exceeded),
         cmocka_unit_test(the_plan_is_what_the_engine_holds),
         cmocka_unit_test(a_decode_step_allocates_nothing),

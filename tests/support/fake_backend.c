@@ -16,7 +16,7 @@ struct backend {
     block_pool pool;
     int32_t n_sequences, n_snapshots;
     step_request pending[BACKEND_MAX_SEQUENCES];
-    float logits[FAKE_VOCAB];
+    float logits[BACKEND_MAX_SEQUENCES][FAKE_VOCAB];
 };
 
 fake_control fake;
@@ -74,8 +74,11 @@ static void fake_close(backend *b)
 
 static void fake_capabilities(const backend *b, backend_capabilities *out)
 {
-    (void)b;
-    *out = (backend_capabilities){.max_step_sequences = 8, .snapshot_grid = fake.grid};
+    int32_t n = b->options.n_sequences;
+    *out = (backend_capabilities){
+        .max_step_sequences = n < BACKEND_MAX_SEQUENCES ? n : BACKEND_MAX_SEQUENCES,
+        .snapshot_grid = fake.grid,
+    };
 }
 
 static const char *fake_isa(const backend *b)
@@ -172,18 +175,19 @@ static calla_status fake_step_wait(backend *b, step_result *results, int32_t n,
                                    const calla_control *control, calla_error *err)
 {
     (void)control;
-    assert_int_equal(n, 1);
-    backend_sequence *s = b->pending[0].sequence;
-    if (fake.fail_step) {
-        s->n_tokens += fake.dirty_step;
-        return error_set(err, CALLA_ERR_DEVICE, "the step was made to fail");
+    for (int32_t i = 0; fake.fail_step && i < n; i++)
+        b->pending[i].sequence->n_tokens += fake.dirty_step;
+    if (fake.fail_step) return error_set(err, CALLA_ERR_DEVICE, "the step was made to fail");
+    for (int32_t i = 0; i < n; i++) CALLA_TRY(grow(b, b->pending[i].sequence, err));
+    for (int32_t i = 0; i < n; i++) {
+        backend_sequence *s = b->pending[i].sequence;
+        s->hash = fake_mix(s->hash, (uint64_t)b->pending[i].token | FAKE_DECODED);
+        s->n_tokens++;
+        fake_logits(s->hash, b->logits[i]);
+        if (fake.nan_row == i + 1) b->logits[i][3] = NAN;
+        results[i] = (step_result){.logits = b->logits[i]};
     }
-    CALLA_TRY(grow(b, s, err));
-    s->hash = fake_mix(s->hash, (uint64_t)b->pending[0].token | FAKE_DECODED);
-    s->n_tokens++;
     fake.n_steps++;
-    fake_logits(s->hash, b->logits);
-    results[0] = (step_result){.logits = b->logits};
     return CALLA_OK;
 }
 

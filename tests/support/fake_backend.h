@@ -36,6 +36,7 @@ typedef struct fake_control {
     atomic_bool *set_cancel; /* set when a prefill passes set_cancel_at */
     int64_t set_cancel_at;
     bool nan_logits, fail_step, dirty_step;
+    int32_t nan_row; /* 1 + the request of a step whose logits are broken; 0: none */
 } fake_control;
 
 extern fake_control fake;

@@ -439,6 +439,128 @@ static void a_refused_sampling_can_be_repeated_with_other_parameters(void **stat
     assert_int_equal(fake.n_steps, 1); /* its logits were kept */
 }
 
+/* ---- batches ---- */
+
+enum { BATCH = 3 };
+static calla_session *batch[BATCH];
+static const calla_sampling greedy_sampling;
+static const calla_sampling *const all_greedy[BATCH] = {&greedy_sampling, &greedy_sampling,
+                                                        &greedy_sampling};
+
+/* Three sessions, the first one being `session`, with prompts of 5, 6 and 7 tokens. */
+static void open_batch(void)
+{
+    open_with(0, (calla_engine_options){.n_sessions = BATCH});
+    batch[0] = session;
+    for (int i = 1; i < BATCH; i++) assert_ok(calla_session_create(engine, &batch[i], &err), &err);
+    for (int i = 0; i < BATCH; i++) {
+        int32_t tokens[8];
+        fill(tokens, 8, i);
+        assert_ok(calla_session_sync(batch[i], tokens, 5 + i, NULL, NULL, &err), &err);
+    }
+    fake_reset_counts();
+}
+
+static void close_batch(void)
+{
+    for (int i = 1; i < BATCH; i++) calla_session_free(batch[i]);
+}
+
+static void next_batch(calla_sampled *out)
+{
+    assert_ok(calla_session_next_batch(batch, BATCH, all_greedy, NULL, out, &err), &err);
+}
+
+static void a_batch_is_one_step_and_gives_what_each_would_alone(void **state)
+{
+    (void)state;
+    calla_sampled alone[BATCH][4], together[BATCH];
+    open_batch();
+    for (int i = 0; i < BATCH; i++)
+        for (int k = 0; k < 4; k++)
+            assert_ok(calla_session_next(batch[i], &greedy_sampling, NULL, &alone[i][k], &err),
+                      &err);
+    close_batch();
+    done(NULL);
+    open_batch();
+    for (int k = 0; k < 4; k++) {
+        next_batch(together);
+        assert_int_equal(fake.n_steps, k); /* the first from the prompts' own logits */
+        for (int i = 0; i < BATCH; i++) {
+            assert_int_equal(together[i].token, alone[i][k].token);
+            assert_true(together[i].logprob == alone[i][k].logprob);
+        }
+    }
+    /* One that has its logits already beside one that has to run its token. */
+    int32_t tokens[8];
+    fill(tokens, 8, 1);
+    assert_ok(calla_session_sync(batch[1], tokens, 6, NULL, NULL, &err), &err);
+    next_batch(together);
+    assert_int_equal(fake.n_steps, 4);
+    assert_int_equal(together[1].token, alone[1][0].token);
+    close_batch();
+}
+
+static void a_batch_that_fails_leaves_every_session_usable(void **state)
+{
+    (void)state;
+    calla_sampled out[BATCH], again[BATCH];
+    open_batch();
+    next_batch(out);
+    int64_t n[BATCH] = {6, 7, 8};
+
+    const uint32_t none[2] = {0};
+    const calla_sampling masked = {.token_mask = none}, bad = {.top_k = -1};
+    const calla_sampling *sampling[BATCH] = {all_greedy[0], all_greedy[1], &masked};
+    memset(out, 0x5a, sizeof out);
+    assert_error(calla_session_next_batch(batch, BATCH, sampling, NULL, out, &err), CALLA_ERR_INPUT,
+                 &err, "no token is left");
+    assert_int_equal(out[0].token, 0x5a5a5a5a);
+    for (int i = 0; i < BATCH; i++) assert_int_equal(batch[i]->n_tokens, n[i]);
+    sampling[2] = &bad;
+    assert_error(calla_session_next_batch(batch, BATCH, sampling, NULL, out, &err), CALLA_ERR_INPUT,
+                 &err, "top_k is -1");
+    next_batch(out);
+    assert_int_equal(fake.n_steps, 1); /* all logits were kept */
+
+    fake.fail_step = true; /* without effect on the states */
+    assert_error(calla_session_next_batch(batch, BATCH, all_greedy, NULL, out, &err),
+                 CALLA_ERR_DEVICE, &err, "the step was made to fail");
+    fake.fail_step = false;
+    for (int i = 0; i < BATCH; i++) assert_int_equal(batch[i]->n_tokens, n[i] + 1);
+
+    fake.nan_row = 2; /* one row broken: that session is empty, the others keep their step */
+    assert_error(calla_session_next_batch(batch, BATCH, all_greedy, NULL, out, &err),
+                 CALLA_ERR_NUMERIC, &err, "after position 7");
+    fake.nan_row = 0;
+    assert_int_equal(batch[0]->n_tokens, n[0] + 1);
+    assert_int_equal(batch[1]->n_tokens, 0);
+    assert_int_equal(batch[2]->n_tokens, n[2] + 1);
+    assert_error(calla_session_next_batch(batch, BATCH, all_greedy, NULL, out, &err),
+                 CALLA_ERR_INPUT, &err, "nothing to sample from");
+    calla_session *sound[2] = {batch[0], batch[2]};
+    assert_ok(calla_session_next_batch(sound, 2, all_greedy, NULL, again, &err), &err);
+    assert_int_equal(fake.n_steps, 2);
+    assert_int_equal(sound[0]->n_tokens, n[0] + 2);
+
+    fake.fail_step = fake.dirty_step = true;
+    assert_error(calla_session_next_batch(sound, 2, all_greedy, NULL, again, &err),
+                 CALLA_ERR_DEVICE, &err, "the step was made to fail");
+    for (int i = 0; i < 2; i++) assert_int_equal(sound[i]->n_tokens, 0);
+    fake.fail_step = fake.dirty_step = false;
+    close_batch();
+}
+
+static void a_batch_has_as_many_sessions_as_the_backend_runs(void **state)
+{
+    (void)state;
+    open_with(0, (calla_engine_options){0});
+    calla_session *two[2] = {session, session};
+    calla_sampled out[2];
+    assert_error(calla_session_next_batch(two, 2, all_greedy, NULL, out, &err), CALLA_ERR_INPUT,
+                 &err, "2 sessions in one step, at most 1 are possible");
+}
+
 /* ---- sampling ---- */
 
 static void padding_is_not_sampled_and_penalties_start_at_sync(void **state)
@@ -665,6 +787,9 @@ int main(void)
         TEST(broken_numbers_and_devices_empty_the_session),
         TEST(a_refused_sampling_can_be_repeated_with_other_parameters),
         TEST(padding_is_not_sampled_and_penalties_start_at_sync),
+        TEST(a_batch_is_one_step_and_gives_what_each_would_alone),
+        TEST(a_batch_that_fails_leaves_every_session_usable),
+        TEST(a_batch_has_as_many_sessions_as_the_backend_runs),
         TEST(append_runs_a_decode_step),
         TEST(score_gives_every_row_in_order),
         TEST(score_survives_a_pool_full_of_snapshots),
