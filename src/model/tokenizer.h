@@ -8,8 +8,8 @@
  *   tokenizer_bpe.c        turns a piece into ids by merges
  *
  * and tokenizer_load.c opens the files, the two large tables of tokenizer.json through
- * tokenizer_tables.c. Every step takes time linear in the text, a factor log n in tokenizer_bpe.c
- * aside. */
+ * tokenizer_tables.c and tokenizer_scan.c. Every step takes time linear in the text, a factor log n
+ * in tokenizer_bpe.c aside. */
 #ifndef CALLA_MODEL_TOKENIZER_H
 #define CALLA_MODEL_TOKENIZER_H
 

@@ -218,7 +218,7 @@ void splitter_deinit(splitter *s)
 
 /* ---- cutting ---- */
 
-enum { MIN_MATCH_LIMIT = 10000000, MATCH_LIMIT_PER_BYTE = 8 };
+enum { MIN_MATCH_LIMIT = 10000, MATCH_LIMIT_PER_BYTE = 8 };
 
 calla_status split_init(split_pass *s, const splitter *by, calla_error *err)
 {

@@ -1,10 +1,11 @@
 /* The two large tables of tokenizer.json: model.vocab and model.merges (MODEL.md 5.1, 5.3).
  *
- * They are found by a scan that knows strings and nesting, read by a strict parser of exactly their
- * form, and cut out of the text; what is left is checked by a real JSON parser elsewhere, and with
- * it what the scan took on trust. */
+ * They are found by a quick scan, read by a strict parser of exactly their form, and cut out of the
+ * text; what is left is checked by a real JSON parser elsewhere, and with it what the scan took on
+ * trust. */
 #include "base/memory.h"
 #include "model/tokenizer.h"
+#include "model/tokenizer_scan.h"
 #include "model/utf8.h"
 
 #include <assert.h>
@@ -33,211 +34,6 @@ static void fill_bytes(int16_t bytes[N_CHARACTERS])
 {
     memset(bytes, 0xff, N_CHARACTERS * sizeof bytes[0]);
     for (int b = 0; b < 256; b++) bytes[byte_level_character((unsigned char)b)] = (int16_t)b;
-}
-
-/* ---- finding the tables ---- */
-
-typedef struct range {
-    size_t begin, end; /* end 0 = not there */
-} range;
-
-/* The end of the string whose opening quote is at `at`: one past its closing quote, or n_bytes. */
-static size_t skip_string(const char *text, size_t n_bytes, size_t at)
-{
-    for (at++; at < n_bytes && text[at] != '"'; at++)
-        if (text[at] == '\\') at++;
-    return at < n_bytes ? at + 1 : n_bytes;
-}
-
-static bool is_space(char c)
-{
-    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
-}
-
-static size_t skip_space(const char *text, size_t n_bytes, size_t at)
-{
-    while (at < n_bytes && is_space(text[at])) at++;
-    return at;
-}
-
-/* The end of the object or array at `at`. */
-static size_t skip_container(const char *text, size_t n_bytes, size_t at)
-{
-    for (size_t depth = 0; at < n_bytes;) {
-        char c = text[at];
-        if (c == '"') {
-            at = skip_string(text, n_bytes, at);
-            continue;
-        }
-        at++;
-        if (c == '{' || c == '[')
-            depth++;
-        else if ((c == '}' || c == ']') && --depth == 0)
-            break;
-    }
-    return at;
-}
-
-static bool is_string(const char *text, size_t begin, size_t end, const char *value)
-{
-    size_t n = strlen(value);
-    return end - begin == n + 2 && memcmp(text + begin + 1, value, n) == 0;
-}
-
-/* Where the values of model.vocab (an object) and model.merges (an array) stand. */
-static void find_tables(const char *text, size_t n_bytes, range *vocab, range *merges)
-{
-    size_t depth = 0;
-    bool in_model = false;
-    for (size_t at = 0; at < n_bytes;) {
-        char c = text[at];
-        if (c != '"') {
-            at++;
-            if (c == '{' || c == '[')
-                depth++;
-            else if ((c == '}' || c == ']') && depth > 0)
-                depth--;
-            continue;
-        }
-        size_t end = skip_string(text, n_bytes, at), value = skip_space(text, n_bytes, end);
-        if (value < n_bytes && text[value] == ':' && depth <= 2) {
-            value = skip_space(text, n_bytes, value + 1);
-            if (depth == 1) in_model = is_string(text, at, end, "model");
-            range *found = NULL;
-            if (depth == 2 && in_model && value < n_bytes) {
-                if (text[value] == '{' && is_string(text, at, end, "vocab")) found = vocab;
-                if (text[value] == '[' && is_string(text, at, end, "merges")) found = merges;
-            }
-            if (found && found->end == 0) {
-                *found = (range){value, skip_container(text, n_bytes, value)};
-                end = found->end;
-            }
-        }
-        at = end;
-    }
-}
-
-/* ---- reading them ---- */
-
-typedef struct cursor {
-    const char *text;
-    size_t at, end;
-    const char *path, *table;
-    calla_error *err;
-    strbuf scratch; /* an unescaped string */
-} cursor;
-
-static calla_status syntax_error(cursor *c, const char *expected)
-{
-    if (c->at >= c->end)
-        return error_set(c->err, CALLA_ERR_INPUT, "%s: model.%s ends at byte %zu, expected %s",
-                         c->path, c->table, c->at, expected);
-    char shown[UTF8_SHOWN_BYTES];
-    return error_set(
-        c->err, CALLA_ERR_INPUT, "%s: model.%s: '%s' at byte %zu, expected %s", c->path, c->table,
-        utf8_show(c->text + c->at, utf8_length(c->text[c->at]), shown), c->at, expected);
-}
-
-/* The next byte that is not blank, not consumed; NUL at the end. */
-static char peek(cursor *c)
-{
-    c->at = skip_space(c->text, c->end, c->at);
-    return c->at < c->end ? c->text[c->at] : '\0';
-}
-
-static bool accept(cursor *c, char byte)
-{
-    if (peek(c) != byte) return false;
-    c->at++;
-    return true;
-}
-
-static bool hex4(const char *p, const char *end, int32_t *value)
-{
-    *value = 0;
-    if (end - p < 4) return false;
-    for (int i = 0; i < 4; i++) {
-        int d = p[i] >= '0' && p[i] <= '9'   ? p[i] - '0'
-                : p[i] >= 'a' && p[i] <= 'f' ? p[i] - 'a' + 10
-                : p[i] >= 'A' && p[i] <= 'F' ? p[i] - 'A' + 10
-                                             : -1;
-        if (d < 0) return false;
-        *value = *value << 4 | d;
-    }
-    return true;
-}
-
-/* Appends the character of the escape whose backslash is at c->at to the scratch string. */
-static calla_status unescape(cursor *c)
-{
-    static const char letters[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
-    const char *p = c->text + c->at + 1, *end = c->text + c->end;
-    const char *letter = p < end && *p ? strchr(letters, *p) : NULL;
-    if (letter) {
-        strbuf_putc(&c->scratch, values[letter - letters]);
-        c->at += 2;
-        return CALLA_OK;
-    }
-    int32_t point, low;
-    if (p >= end || *p != 'u' || !hex4(p + 1, end, &point)) return syntax_error(c, "an escape");
-    c->at += 6;
-    if (point >= 0xd800 && point < 0xdc00 && end - p > 11 && p[5] == '\\' && p[6] == 'u' &&
-        hex4(p + 7, end, &low) && low >= 0xdc00 && low < 0xe000) {
-        point = 0x10000 + ((point - 0xd800) << 10) + (low - 0xdc00);
-        c->at += 6;
-    } else if (point >= 0xd800 && point < 0xe000) {
-        c->at -= 6;
-        return syntax_error(c, "a pair of surrogates");
-    }
-    char bytes[4];
-    strbuf_append(&c->scratch, bytes, utf8_encode(point, bytes));
-    return CALLA_OK;
-}
-
-/* A string: *string [*n] points into the text or, where it has escapes, into the scratch string,
- * which the next call overwrites. */
-static calla_status read_string(cursor *c, const char **string, size_t *n)
-{
-    if (!accept(c, '"')) return syntax_error(c, "a string");
-    size_t begin = c->at;
-    bool escaped = false;
-    while (c->at < c->end && c->text[c->at] != '"') {
-        if ((unsigned char)c->text[c->at] < 0x20) return syntax_error(c, "no control character");
-        if (c->text[c->at] != '\\') {
-            if (escaped) strbuf_putc(&c->scratch, c->text[c->at]);
-            c->at++;
-            continue;
-        }
-        if (!escaped) {
-            strbuf_clear(&c->scratch);
-            strbuf_append(&c->scratch, c->text + begin, c->at - begin);
-            escaped = true;
-        }
-        CALLA_TRY(unescape(c));
-    }
-    if (c->at >= c->end) return syntax_error(c, "a closing quote");
-    if (escaped && c->scratch.failed)
-        return error_set(c->err, CALLA_ERR_MEMORY, "%s: no memory for a string", c->path);
-    *string = escaped ? c->scratch.data : c->text + begin;
-    *n = escaped ? c->scratch.n : c->at - begin;
-    c->at++;
-    return CALLA_OK;
-}
-
-static calla_status read_id(cursor *c, int32_t *id)
-{
-    char first = peek(c);
-    int64_t value = 0;
-    size_t digits = 0;
-    for (; c->at < c->end && c->text[c->at] >= '0' && c->text[c->at] <= '9'; c->at++, digits++)
-        if (value < TOKENIZER_MAX_TOKENS) value = value * 10 + (c->text[c->at] - '0');
-    if (digits == 0 || (first == '0' && digits > 1)) return syntax_error(c, "an id");
-    if (value >= TOKENIZER_MAX_TOKENS)
-        return error_set(c->err, CALLA_ERR_INPUT,
-                         "%s: model.%s: the id before byte %zu is above %d", c->path, c->table,
-                         c->at, TOKENIZER_MAX_TOKENS - 1);
-    *id = (int32_t)value;
-    return CALLA_OK;
 }
 
 /* Replaces characters by the bytes they stand for: out [n_bytes], *n_out of them used. False if
@@ -316,16 +112,16 @@ typedef struct entry_list {
     size_t n, capacity;
 } entry_list;
 
-static calla_status read_entries(cursor *c, const int16_t table[N_CHARACTERS], vocabulary *v,
+static calla_status read_entries(scan_cursor *c, const int16_t table[N_CHARACTERS], vocabulary *v,
                                  entry_list *list)
 {
-    if (!accept(c, '{')) return syntax_error(c, "an object");
-    if (accept(c, '}')) return CALLA_OK;
+    if (!scan_accept(c, '{')) return scan_error(c, "an object");
+    if (scan_accept(c, '}')) return CALLA_OK;
     do {
         const char *string;
         size_t n, n_token;
         entry e;
-        CALLA_TRY(read_string(c, &string, &n));
+        CALLA_TRY(scan_string(c, &string, &n));
         CALLA_TRY(reserve_bytes(v, n + 1, c->err));
         char *token = v->bytes + v->n_bytes;
         e.is_bytes = characters_to_bytes(table, string, n, token, &n_token);
@@ -333,15 +129,15 @@ static calla_status read_entries(cursor *c, const int16_t table[N_CHARACTERS], v
             if (n) memcpy(token, string, n);
             n_token = n;
         }
-        if (!accept(c, ':')) return syntax_error(c, "':'");
-        CALLA_TRY(read_id(c, &e.id));
+        if (!scan_accept(c, ':')) return scan_error(c, "':'");
+        CALLA_TRY(scan_number(c, TOKENIZER_MAX_TOKENS - 1, &e.id));
         e.text = (token_span){(uint32_t)v->n_bytes, (uint32_t)n_token};
         v->n_bytes += n_token;
         CALLA_TRY(mem_grow((void **)&list->entries, &list->capacity, list->n + 1,
                            sizeof list->entries[0], "vocabulary", c->err));
         list->entries[list->n++] = e;
-    } while (accept(c, ','));
-    if (!accept(c, '}')) return syntax_error(c, "',' or '}'");
+    } while (scan_accept(c, ','));
+    if (!scan_accept(c, '}')) return scan_error(c, "',' or '}'");
     return CALLA_OK;
 }
 
@@ -353,7 +149,7 @@ static uint32_t table_mask(size_t n)
 }
 
 /* Puts the entries in the order of their ids, which must be 0 ... n-1, and makes the index. */
-static calla_status index_entries(const cursor *c, const entry_list *list, vocabulary *v)
+static calla_status index_entries(const scan_cursor *c, const entry_list *list, vocabulary *v)
 {
     size_t n = list->n;
     if (n > TOKENIZER_MAX_TOKENS)
@@ -394,7 +190,7 @@ static calla_status index_entries(const cursor *c, const entry_list *list, vocab
     return CALLA_OK;
 }
 
-static calla_status index_bytes(const cursor *c, vocabulary *v)
+static calla_status index_bytes(const scan_cursor *c, vocabulary *v)
 {
     for (int b = 0; b < 256; b++) {
         char byte = (char)b;
@@ -408,7 +204,7 @@ static calla_status index_bytes(const cursor *c, vocabulary *v)
     return CALLA_OK;
 }
 
-static calla_status parse_vocab(cursor *c, const int16_t table[N_CHARACTERS], vocabulary *v)
+static calla_status parse_vocab(scan_cursor *c, const int16_t table[N_CHARACTERS], vocabulary *v)
 {
     entry_list list = {0};
     calla_status status = read_entries(c, table, v, &list);
@@ -426,7 +222,7 @@ typedef struct merge_text {
     size_t capacity, n_left, n_right;
 } merge_text;
 
-static calla_status merge_error(const cursor *c, int32_t rank, const char *side, size_t n,
+static calla_status merge_error(const scan_cursor *c, int32_t rank, const char *side, size_t n,
                                 const char *problem)
 {
     char shown[UTF8_SHOWN_BYTES];
@@ -435,7 +231,7 @@ static calla_status merge_error(const cursor *c, int32_t rank, const char *side,
 }
 
 /* Puts a side's bytes at `at` of m->bytes. */
-static calla_status read_side(cursor *c, const int16_t table[N_CHARACTERS], int32_t rank,
+static calla_status read_side(scan_cursor *c, const int16_t table[N_CHARACTERS], int32_t rank,
                               const char *side, size_t n, merge_text *m, size_t at, size_t *n_side)
 {
     CALLA_TRY(mem_grow((void **)&m->bytes, &m->capacity, at + n + 1, 1, "a merge", c->err));
@@ -445,20 +241,20 @@ static calla_status read_side(cursor *c, const int16_t table[N_CHARACTERS], int3
 }
 
 /* "left right", or ["left", "right"] as re-saved files have it. */
-static calla_status read_merge(cursor *c, const int16_t table[N_CHARACTERS], int32_t rank,
+static calla_status read_merge(scan_cursor *c, const int16_t table[N_CHARACTERS], int32_t rank,
                                merge_text *m)
 {
     const char *string;
     size_t n;
-    if (accept(c, '[')) {
-        CALLA_TRY(read_string(c, &string, &n));
+    if (scan_accept(c, '[')) {
+        CALLA_TRY(scan_string(c, &string, &n));
         CALLA_TRY(read_side(c, table, rank, string, n, m, 0, &m->n_left));
-        if (!accept(c, ',')) return syntax_error(c, "','");
-        CALLA_TRY(read_string(c, &string, &n));
+        if (!scan_accept(c, ',')) return scan_error(c, "','");
+        CALLA_TRY(scan_string(c, &string, &n));
         CALLA_TRY(read_side(c, table, rank, string, n, m, m->n_left, &m->n_right));
-        return accept(c, ']') ? CALLA_OK : syntax_error(c, "']'");
+        return scan_accept(c, ']') ? CALLA_OK : scan_error(c, "']'");
     }
-    CALLA_TRY(read_string(c, &string, &n));
+    CALLA_TRY(scan_string(c, &string, &n));
     const char *blank = memchr(string, ' ', n);
     size_t n_left = blank ? (size_t)(blank - string) : n;
     if (!blank || memchr(blank + 1, ' ', n - n_left - 1))
@@ -471,7 +267,7 @@ static calla_status read_merge(cursor *c, const int16_t table[N_CHARACTERS], int
 typedef uint64_t id_pair;
 
 /* Ids of the sides and of what they make. */
-static calla_status resolve_merge(const cursor *c, const vocabulary *v, int32_t rank,
+static calla_status resolve_merge(const scan_cursor *c, const vocabulary *v, int32_t rank,
                                   const merge_text *m, id_pair *pair, uint32_t *merged)
 {
     const char *p = m->bytes;
@@ -487,7 +283,7 @@ static calla_status resolve_merge(const cursor *c, const vocabulary *v, int32_t 
 }
 
 /* Enters pairs [n_merges] into the table. */
-static calla_status index_merges(const cursor *c, const id_pair *pairs, vocabulary *v)
+static calla_status index_merges(const scan_cursor *c, const id_pair *pairs, vocabulary *v)
 {
     v->merge_mask = table_mask(v->n_merges);
     CALLA_TRY(mem_alloc((size_t)v->merge_mask + 1, sizeof v->merges[0], "merges",
@@ -505,11 +301,11 @@ static calla_status index_merges(const cursor *c, const id_pair *pairs, vocabula
     return CALLA_OK;
 }
 
-static calla_status read_merges(cursor *c, const int16_t table[N_CHARACTERS], vocabulary *v,
+static calla_status read_merges(scan_cursor *c, const int16_t table[N_CHARACTERS], vocabulary *v,
                                 merge_text *m, id_pair **pairs, size_t *capacity)
 {
-    if (!accept(c, '[')) return syntax_error(c, "an array");
-    if (accept(c, ']')) return CALLA_OK;
+    if (!scan_accept(c, '[')) return scan_error(c, "an array");
+    if (scan_accept(c, ']')) return CALLA_OK;
     do {
         uint32_t rank = v->n_merges;
         if (rank >= TOKENIZER_MAX_MERGES)
@@ -522,11 +318,11 @@ static calla_status read_merges(cursor *c, const int16_t table[N_CHARACTERS], vo
         CALLA_TRY(read_merge(c, table, (int32_t)rank, m));
         CALLA_TRY(resolve_merge(c, v, (int32_t)rank, m, &(*pairs)[rank], &v->merged[rank]));
         v->n_merges++;
-    } while (accept(c, ','));
-    return accept(c, ']') ? CALLA_OK : syntax_error(c, "',' or ']'");
+    } while (scan_accept(c, ','));
+    return scan_accept(c, ']') ? CALLA_OK : scan_error(c, "',' or ']'");
 }
 
-static calla_status parse_merges(cursor *c, const int16_t table[N_CHARACTERS], vocabulary *v)
+static calla_status parse_merges(scan_cursor *c, const int16_t table[N_CHARACTERS], vocabulary *v)
 {
     merge_text m = {0};
     id_pair *pairs = NULL;
@@ -541,11 +337,11 @@ static calla_status parse_merges(cursor *c, const int16_t table[N_CHARACTERS], v
 /* ---- the whole ---- */
 
 /* Appends the text with the two ranges, in either order, replaced by "{}" and "[]". */
-static void cut_tables(const char *text, size_t n_bytes, range vocab, range merges, strbuf *rest,
-                       text_cut cuts[2])
+static void cut_tables(const char *text, size_t n_bytes, text_range vocab, text_range merges,
+                       strbuf *rest, text_cut cuts[2])
 {
     bool vocab_first = vocab.begin < merges.begin;
-    range r[2] = {vocab_first ? vocab : merges, vocab_first ? merges : vocab};
+    text_range r[2] = {vocab_first ? vocab : merges, vocab_first ? merges : vocab};
     const char *instead[2] = {vocab_first ? "{}" : "[]", vocab_first ? "[]" : "{}"};
     size_t at = 0;
     for (int i = 0; i < 2; i++) {
@@ -560,14 +356,14 @@ static void cut_tables(const char *text, size_t n_bytes, range vocab, range merg
 calla_status vocabulary_parse(const char *text, size_t n_bytes, const char *path, vocabulary *v,
                               strbuf *rest, text_cut cuts[2], calla_error *err)
 {
-    range vocab = {0}, merges = {0};
+    text_range vocab = {0}, merges = {0};
     int16_t table[N_CHARACTERS];
     *v = (vocabulary){0};
     fill_bytes(table);
-    find_tables(text, n_bytes, &vocab, &merges);
+    scan_find_tables(text, n_bytes, &vocab, &merges);
     if (vocab.end == 0) return error_set(err, CALLA_ERR_INPUT, "%s: no object model.vocab", path);
     if (merges.end == 0) return error_set(err, CALLA_ERR_INPUT, "%s: no array model.merges", path);
-    cursor c = {text, vocab.begin, vocab.end, path, "vocab", err, {0}};
+    scan_cursor c = {text, vocab.begin, vocab.end, path, "vocab", err, {0}};
     calla_status status = parse_vocab(&c, table, v);
     if (status == CALLA_OK) {
         c.at = merges.begin, c.end = merges.end, c.table = "merges";

@@ -55,7 +55,7 @@ size_t utf8_valid_bytes(const char *text, size_t n_bytes)
 
 void utf8_append_replaced(strbuf *out, const char *text, size_t n_bytes)
 {
-    for (;;) {
+    while (n_bytes > 0) {
         size_t valid = utf8_valid_bytes(text, n_bytes), length;
         strbuf_append(out, text, valid);
         text += valid, n_bytes -= valid;
