@@ -81,6 +81,7 @@ typedef struct calla_engine_options {
     int64_t snapshot_bytes;   /* budget of all snapshots, < 0: none [512 MiB] */
     void (*progress)(void *user, const char *phase, int64_t done, int64_t total); /* [NULL] */
     void *progress_user;
+    const atomic_bool *cancel; /* polled while calla_engine_open_synthetic makes weights [NULL] */
 } calla_engine_options;
 
 /* What an engine will hold in memory, per part. See calla_memory_plan in model.h for a plan
@@ -112,6 +113,12 @@ typedef struct calla_engine_info {
  * f32). Everything is validated and sized before the first allocation that depends on it. */
 CALLA_API calla_status calla_engine_open(const char *dir, const calla_engine_options *options,
                                          calla_engine **engine, calla_error *err);
+/* A random model of shape "35b" or "tiny" without files, for measurements: the same weights as
+ * calla_synth writes for this seed, in anonymous memory. CALLA_ERR_MEMORY before anything is made
+ * if the plan is larger than the memory that is available. */
+CALLA_API calla_status calla_engine_open_synthetic(const char *shape, uint64_t seed,
+                                                   const calla_engine_options *options,
+                                                   calla_engine **engine, calla_error *err);
 /* Frees the engine; all its sessions must have been freed before. NULL is allowed. */
 CALLA_API void calla_engine_close(calla_engine *engine);
 CALLA_API void calla_engine_get_info(const calla_engine *engine, calla_engine_info *info);

@@ -48,6 +48,19 @@ calla_status mapped_file_open(const char *path, mapped_file *file, calla_error *
     return CALLA_OK;
 }
 
+calla_status mapped_file_create_anonymous(size_t n, const char *what, mapped_file *file,
+                                          unsigned char **memory, calla_error *err)
+{
+    void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return error_set_errno(err, CALLA_ERR_MEMORY, errno, "%s: no memory for %zu bytes", what,
+                               n);
+    (void)madvise(p, n, MADV_HUGEPAGE); /* a help, not a need */
+    *file = (mapped_file){p, n};
+    *memory = p;
+    return CALLA_OK;
+}
+
 void mapped_file_close(mapped_file *file)
 {
     if (file->data) munmap((void *)(uintptr_t)file->data, file->n_bytes);

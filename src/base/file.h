@@ -14,6 +14,11 @@ typedef struct mapped_file {
 calla_status mapped_file_open(const char *path, mapped_file *file, calla_error *err);
 void mapped_file_close(mapped_file *file);
 
+/* Memory in the place of a mapped file: n > 0 bytes, zeroed when first touched, in huge pages where
+ * the system has them. *memory is file->data, for writing. `what` is named in the error. */
+calla_status mapped_file_create_anonymous(size_t n, const char *what, mapped_file *file,
+                                          unsigned char **memory, calla_error *err);
+
 /* Reads a whole regular file of at most max_bytes (CALLA_ERR_INPUT with both numbers above that).
  * *data is malloc'ed with a NUL after it. */
 calla_status file_read(const char *path, size_t max_bytes, char **data, size_t *n_bytes,

@@ -255,19 +255,24 @@ static calla_status try_plan(void *context, const backend_ops *ops, calla_error 
     return plan_backend(ops, c->weights, c->snapshot_budget, &c->options, &c->plan, err);
 }
 
+calla_status engine_plan(const backend_ops *const *candidates, const model_weights *weights,
+                         const calla_engine_options *options, calla_memory_plan *plan,
+                         calla_error *err)
+{
+    plan_context c = {.weights = weights, .snapshot_budget = options->snapshot_bytes};
+    CALLA_TRY(resolve_options(&weights->config, options, &c.options, err));
+    CALLA_TRY(choose_backend(candidates, options->backend, try_plan, &c, err));
+    *plan = c.plan;
+    return CALLA_OK;
+}
+
 calla_status calla_engine_plan(const char *dir, const calla_engine_options *options,
                                calla_memory_plan *plan, calla_error *err)
 {
-    calla_status status = CALLA_OK;
     const calla_engine_options none = {0};
-    if (!options) options = &none;
     model_weights weights;
     CALLA_TRY(model_weights_open(dir, &weights, err));
-    plan_context c = {.weights = &weights, .snapshot_budget = options->snapshot_bytes};
-    CALLA_TRY_GOTO(resolve_options(&weights.config, options, &c.options, err), done);
-    CALLA_TRY_GOTO(choose_backend(backends, options->backend, try_plan, &c, err), done);
-    *plan = c.plan;
-done:
+    calla_status status = engine_plan(backends, &weights, options ? options : &none, plan, err);
     model_weights_close(&weights);
     return status;
 }

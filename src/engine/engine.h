@@ -39,6 +39,11 @@ calla_status engine_create(const backend_ops *const *candidates, model_weights *
                            engine_vocabulary vocabulary, const calla_engine_options *options,
                            calla_engine **out, calla_error *err);
 
+/* The plan of what engine_create would hold. */
+calla_status engine_plan(const backend_ops *const *candidates, const model_weights *weights,
+                         const calla_engine_options *options, calla_memory_plan *plan,
+                         calla_error *err);
+
 struct calla_session {
     calla_engine *engine;
     backend_sequence *sequence;

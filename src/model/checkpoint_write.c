@@ -118,6 +118,16 @@ fail:
     return status;
 }
 
+calla_status checkpoint_writer_open_memory(checkpoint_writer *w, unsigned char *memory,
+                                           const checkpoint_plan *plan,
+                                           const calla_write_options *options, calla_error *err)
+{
+    assert(plan->n_shards == 1);
+    *w = (checkpoint_writer){
+        .plan = plan, .options = options, .memory = memory, .total = (int64_t)plan->tensor_bytes};
+    return thread_pool_create(usable_processors(), &w->pool, err);
+}
+
 /* ---- content ---- */
 
 calla_status checkpoint_writer_put(checkpoint_writer *w, int32_t index, size_t offset,
@@ -125,6 +135,10 @@ calla_status checkpoint_writer_put(checkpoint_writer *w, int32_t index, size_t o
 {
     const planned_tensor *t = &w->plan->tensors[index];
     assert(offset <= t->n_bytes && n <= t->n_bytes - offset);
+    if (w->memory) {
+        memcpy(w->memory + t->offset + offset, bytes, n);
+        return CALLA_OK;
+    }
     const char *p = bytes;
     off_t at = (off_t)(t->offset + offset);
     while (n > 0) {
@@ -162,8 +176,8 @@ static calla_status run_pieces(run_context *r, int64_t begin, int64_t end, int t
     for (int64_t i = begin; i < end && status == CALLA_OK && !atomic_load(&w->failed);) {
         int64_t next = end - i < r->piece_items ? end : i + r->piece_items;
         if (o->cancel && atomic_load(o->cancel))
-            status =
-                error_set(err, CALLA_ERR_CANCELLED, "cancelled; nothing was left in %s", w->dir);
+            status = error_set(err, CALLA_ERR_CANCELLED, "cancelled; nothing was left in %s",
+                               w->memory ? "memory" : w->dir);
         else
             status = r->piece(r->context, w, i, next, buffer, err);
         int64_t bytes = (next - i) * r->item_bytes;

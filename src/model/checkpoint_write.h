@@ -1,4 +1,5 @@
-/* Writing a checkpoint directory so that it appears whole or not at all. */
+/* Writing a checkpoint directory so that it appears whole or not at all; or its one weight file into
+ * memory. */
 #ifndef CALLA_MODEL_CHECKPOINT_WRITE_H
 #define CALLA_MODEL_CHECKPOINT_WRITE_H
 
@@ -20,6 +21,7 @@ typedef struct checkpoint_writer {
     file_writer *files; /* [n_files] the plan's shards, then side files in the order added */
     char **paths;       /* [n_files] final names */
     int32_t n_files;
+    unsigned char *memory; /* instead of files: all bytes of the plan's only shard */
     thread_pool *pool;
     int64_t total; /* of the progress reports */
     _Atomic int64_t done;
@@ -34,6 +36,11 @@ calla_status checkpoint_writer_open(checkpoint_writer *w, const char *dir,
                                     const checkpoint_plan *plan, size_t side_bytes,
                                     int64_t progress_total, const calla_write_options *options,
                                     calla_error *err);
+/* A writer of a plan with one shard into memory [plan->file_bytes], whose header the caller writes.
+ * Reports the plan's tensor bytes as progress. End it with checkpoint_writer_abort. */
+calla_status checkpoint_writer_open_memory(checkpoint_writer *w, unsigned char *memory,
+                                           const checkpoint_plan *plan,
+                                           const calla_write_options *options, calla_error *err);
 
 /* Writes bytes at `offset` of the data of the plan's tensor `index`. Thread-safe. */
 calla_status checkpoint_writer_put(checkpoint_writer *w, int32_t index, size_t offset,

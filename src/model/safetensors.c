@@ -278,6 +278,17 @@ static calla_status no_memory(const char *dir, calla_error *err)
     return error_set(err, CALLA_ERR_MEMORY, "%s: no memory for the list of files", dir);
 }
 
+/* Appends an entry without its map. */
+static calla_status add_entry(tensor_set *set, const char *name, size_t *file_capacity,
+                              calla_error *err)
+{
+    CALLA_TRY(mem_grow((void **)&set->files, file_capacity, (size_t)set->n_files + 1,
+                       sizeof(tensor_file), "file list", err));
+    tensor_file *file = &set->files[set->n_files++];
+    *file = (tensor_file){.name = strdup(name), .path = path_join(set->dir, name)};
+    return file->name && file->path ? CALLA_OK : no_memory(set->dir, err);
+}
+
 /* Appends the file `name` of the directory, mapped and parsed, unless it is there already. */
 static calla_status add_file(tensor_set *set, const char *name, size_t *file_capacity,
                              size_t *tensor_capacity, calla_error *err)
@@ -285,11 +296,8 @@ static calla_status add_file(tensor_set *set, const char *name, size_t *file_cap
     for (int32_t i = 0; i < set->n_files; i++) {
         if (strcmp(set->files[i].name, name) == 0) return CALLA_OK;
     }
-    CALLA_TRY(mem_grow((void **)&set->files, file_capacity, (size_t)set->n_files + 1,
-                       sizeof(tensor_file), "file list", err));
-    tensor_file *file = &set->files[set->n_files++];
-    *file = (tensor_file){.name = strdup(name), .path = path_join(set->dir, name)};
-    if (!file->name || !file->path) return no_memory(set->dir, err);
+    CALLA_TRY(add_entry(set, name, file_capacity, err));
+    tensor_file *file = &set->files[set->n_files - 1];
     CALLA_TRY(mapped_file_open(file->path, &file->map, err));
     return safetensors_parse(file->map.data, file->map.n_bytes, file->path, set->n_files - 1,
                              &set->tensors, &set->n_tensors, tensor_capacity, err);
@@ -399,6 +407,31 @@ calla_status tensor_set_open(const char *dir, tensor_set *set, calla_error *err)
     return CALLA_OK;
 fail:
     free(index);
+    tensor_set_close(&s);
+    return status;
+}
+
+calla_status tensor_set_open_memory(const char *name, mapped_file map, tensor_set *set,
+                                    calla_error *err)
+{
+    calla_status status;
+    tensor_set s = {.dir = strdup(name), .in_memory = true};
+    size_t file_capacity = 0, tensor_capacity = 0;
+    if (!s.dir) {
+        status = no_memory(name, err);
+        goto fail;
+    }
+    CALLA_TRY_GOTO(add_entry(&s, "memory", &file_capacity, err), fail);
+    s.files[0].map = map;
+    map = (mapped_file){0};
+    CALLA_TRY_GOTO(safetensors_parse(s.files[0].map.data, s.files[0].map.n_bytes, s.files[0].path,
+                                     0, &s.tensors, &s.n_tensors, &tensor_capacity, err),
+                   fail);
+    CALLA_TRY_GOTO(finish_set(&s, err), fail);
+    *set = s;
+    return CALLA_OK;
+fail:
+    mapped_file_close(&map);
     tensor_set_close(&s);
     return status;
 }

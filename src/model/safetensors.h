@@ -33,6 +33,7 @@ typedef struct tensor_set {
     int32_t n_tensors;
     tensor_file *files; /* [n_files] */
     int32_t n_files;
+    bool in_memory; /* the one file is anonymous memory */
 } tensor_set;
 
 /* Opens dir/model.safetensors.index.json and its shards, or dir/model.safetensors. Refuses: headers
@@ -41,6 +42,10 @@ typedef struct tensor_set {
  * leave gaps; offsets that are no multiple of the element; duplicate names; index entries without their tensor
  * and tensors without their entry; shard names that leave the directory. */
 calla_status tensor_set_open(const char *dir, tensor_set *set, calla_error *err);
+/* The same for the bytes of one file in memory, called `name` in messages. Takes over `map`, in
+ * failure too. Only the header's bytes need be there yet. */
+calla_status tensor_set_open_memory(const char *name, mapped_file map, tensor_set *set,
+                                    calla_error *err);
 void tensor_set_close(tensor_set *set);
 
 /* Parses one file's header in memory (also the fuzz target's entry): appends to *tensors, which the

@@ -1,4 +1,6 @@
-/* calla_synth: a random checkpoint of a given shape. */
+/* calla_synth: a random checkpoint of a given shape; and the same in memory. */
+#include "model/synth.h"
+
 #include "base/memory.h"
 #include "base/numbers.h"
 #include "model/checkpoint_write.h"
@@ -62,7 +64,7 @@ typedef struct generation {
     const random_pool *pool;
 } generation;
 
-typedef struct synthesizer {
+struct synthesizer {
     const synth_shape *shape;
     calla_layout layout;
     model_config config;
@@ -79,7 +81,8 @@ typedef struct synthesizer {
     } files[5]; /* in the order they are written */
     int32_t n_files;
     int64_t n_parameters;
-} synthesizer;
+    unsigned char *memory; /* of a synthesizer that fills memory */
+};
 
 /* ---- planning ---- */
 
@@ -308,6 +311,12 @@ static calla_status make_files(synthesizer *s, calla_error *err)
     return CALLA_OK;
 }
 
+static calla_status generate_all(synthesizer *s, calla_error *err)
+{
+    for (int32_t i = 0; i < s->n; i++) CALLA_TRY(generate(&s->generations[i], &s->writer, err));
+    return CALLA_OK;
+}
+
 static calla_status write_all(synthesizer *s, const char *dst, const calla_write_options *options,
                               calla_error *err)
 {
@@ -320,7 +329,7 @@ static calla_status write_all(synthesizer *s, const char *dst, const calla_write
     for (int32_t i = s->n_files - 1; i >= 0; i--) /* config.json, made first, comes last */
         CALLA_TRY(checkpoint_writer_add_file(w, s->files[i].name, s->files[i].text,
                                              s->files[i].n_bytes, err));
-    for (int32_t i = 0; i < s->n; i++) CALLA_TRY(generate(&s->generations[i], w, err));
+    CALLA_TRY(generate_all(s, err));
     s->writing = false;
     return checkpoint_writer_commit(w, err);
 }
@@ -343,6 +352,15 @@ static calla_status check_options(const calla_synth_options *o, const calla_writ
     return CALLA_OK;
 }
 
+static void deinit(synthesizer *s)
+{
+    if (s->writing) checkpoint_writer_abort(&s->writer);
+    for (int32_t i = 0; i < s->n_files; i++) free(s->files[i].text);
+    mem_free(s->generations);
+    random_pool_free(&s->pool);
+    checkpoint_plan_free(&s->plan);
+}
+
 calla_status calla_synth(const char *dst, const calla_synth_options *synth,
                          const calla_write_options *options, calla_error *err)
 {
@@ -360,10 +378,60 @@ calla_status calla_synth(const char *dst, const calla_synth_options *synth,
     CALLA_TRY_GOTO(random_pool_create(synth->seed, &s.pool, err), done);
     CALLA_TRY_GOTO(write_all(&s, dst, options, err), done);
 done:
-    if (s.writing) checkpoint_writer_abort(&s.writer);
-    for (int32_t i = 0; i < s.n_files; i++) free(s.files[i].text);
-    mem_free(s.generations);
-    random_pool_free(&s.pool);
-    checkpoint_plan_free(&s.plan);
+    deinit(&s);
     return status;
+}
+
+/* ---- in memory ---- */
+
+/* Reserves the memory and makes the weights' views of it. */
+static calla_status map_weights(synthesizer *s, model_weights *weights, calla_error *err)
+{
+    model_config config;
+    mapped_file map;
+    tensor_set tensors;
+    CALLA_TRY(
+        model_config_parse(s->files[0].text, s->files[0].n_bytes, s->files[0].name, &config, err));
+    CALLA_TRY(
+        mapped_file_create_anonymous(s->plan.file_bytes, s->shape->name, &map, &s->memory, err));
+    memcpy(s->memory, s->plan.shards[0].header, s->plan.shards[0].n_header_bytes);
+    CALLA_TRY(tensor_set_open_memory(s->shape->name, map, &tensors, err));
+    return model_weights_adopt(&config, &tensors, weights, err);
+}
+
+calla_status synthesizer_create(const char *shape, uint64_t seed, synthesizer **out,
+                                model_weights *weights, int32_t *n_tokens, calla_error *err)
+{
+    static const calla_write_options defaults;
+    calla_status status;
+    void *memory;
+    CALLA_TRY(mem_alloc(1, sizeof(synthesizer), "synthetic model", &memory, err));
+    synthesizer *s = memory;
+    const calla_synth_options synth = {.shape = shape};
+    CALLA_TRY_GOTO(check_options(&synth, &defaults, &s->shape, err), fail);
+    CALLA_TRY_GOTO(make_config(s, s->shape->n_layers, err), fail);
+    CALLA_TRY_GOTO(plan_all(s, INT64_MAX, err), fail);
+    s->pool.seed = seed;
+    CALLA_TRY_GOTO(map_weights(s, weights, err), fail);
+    *n_tokens = s->shape->n_base_tokens + N_ADDED_TOKENS;
+    *out = s;
+    return CALLA_OK;
+fail:
+    synthesizer_free(s);
+    return status;
+}
+
+calla_status synthesizer_fill(synthesizer *s, const calla_write_options *options, calla_error *err)
+{
+    CALLA_TRY(random_pool_create(s->pool.seed, &s->pool, err));
+    s->writing = true;
+    CALLA_TRY(checkpoint_writer_open_memory(&s->writer, s->memory, &s->plan, options, err));
+    return generate_all(s, err);
+}
+
+void synthesizer_free(synthesizer *s)
+{
+    if (!s) return;
+    deinit(s);
+    mem_free(s);
 }

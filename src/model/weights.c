@@ -199,13 +199,12 @@ static calla_status count_tensors(model_weights *w, calla_error *err)
     return CALLA_OK;
 }
 
-calla_status model_weights_open(const char *dir, model_weights *weights, calla_error *err)
+calla_status model_weights_adopt(const model_config *config, tensor_set *tensors,
+                                 model_weights *weights, calla_error *err)
 {
     calla_status status;
-    model_weights w = {0};
+    model_weights w = {.config = *config, .tensors = *tensors};
     void *layers;
-    CALLA_TRY(model_config_read(dir, &w.config, err));
-    CALLA_TRY(tensor_set_open(dir, &w.tensors, err));
     CALLA_TRY_GOTO(mem_alloc((size_t)w.config.n_layers, sizeof *w.layers, "layers", &layers, err),
                    fail);
     w.layers = layers;
@@ -219,6 +218,15 @@ calla_status model_weights_open(const char *dir, model_weights *weights, calla_e
 fail:
     model_weights_close(&w);
     return status;
+}
+
+calla_status model_weights_open(const char *dir, model_weights *weights, calla_error *err)
+{
+    model_config config;
+    tensor_set tensors;
+    CALLA_TRY(model_config_read(dir, &config, err));
+    CALLA_TRY(tensor_set_open(dir, &tensors, err));
+    return model_weights_adopt(&config, &tensors, weights, err);
 }
 
 void model_weights_close(model_weights *weights)

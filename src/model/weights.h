@@ -120,6 +120,9 @@ typedef struct model_weights {
 /* Opens and validates everything; errors name file, tensor and values. The map stays open until
  * close. */
 calla_status model_weights_open(const char *dir, model_weights *weights, calla_error *err);
+/* The same from a configuration and tensors already opened, which it takes over, in failure too. */
+calla_status model_weights_adopt(const model_config *config, tensor_set *tensors,
+                                 model_weights *weights, calla_error *err);
 void model_weights_close(model_weights *weights);
 
 /* One row of a matrix dequantised exactly: out [cols] f32. */
