@@ -27,9 +27,10 @@ int cmd_quantize(int argc, char **argv)
                                             {"shard-size", required_argument, NULL, OPT_SHARD},
                                             {"help", no_argument, NULL, 'h'},
                                             {0}};
+    opterr = 0;
     calla_write_options write = {.progress = show_progress, .cancel = cli_cancel_flag()};
     int64_t n;
-    for (int c; (c = getopt_long(argc, argv, "fh", options, NULL)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, ":fh", options, NULL)) != -1;) {
         switch (c) {
         case 'f':
             write.overwrite = true;
@@ -42,7 +43,7 @@ int cmd_quantize(int argc, char **argv)
             fputs(help, stdout);
             return EXIT_OK;
         default:
-            return cli_usage_error("see the options above");
+            return cli_option_error(c, argv);
         }
     }
     if (argc - optind != 2)

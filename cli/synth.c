@@ -26,7 +26,7 @@ static void show_progress(void *user, int64_t done, int64_t total)
 enum { OPT_SHAPE = CLI_OPT_COMMAND, OPT_LAYOUT, OPT_LAYERS, OPT_SEED, OPT_SHARD };
 
 /* One option; false after printing a usage error. */
-static bool take_option(int c, calla_synth_options *synth, calla_write_options *write)
+static bool take_option(int c, char **argv, calla_synth_options *synth, calla_write_options *write)
 {
     int64_t n;
     switch (c) {
@@ -59,7 +59,7 @@ static bool take_option(int c, calla_synth_options *synth, calla_write_options *
         write->overwrite = true;
         return true;
     default:
-        cli_usage_error("see the options above");
+        cli_option_error(c, argv);
         return false;
     }
 }
@@ -74,14 +74,15 @@ int cmd_synth(int argc, char **argv)
                                             {"overwrite", no_argument, NULL, 'f'},
                                             {"help", no_argument, NULL, 'h'},
                                             {0}};
+    opterr = 0;
     calla_write_options write = {.progress = show_progress, .cancel = cli_cancel_flag()};
     calla_synth_options synth = {0};
-    for (int c; (c = getopt_long(argc, argv, "fh", options, NULL)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, ":fh", options, NULL)) != -1;) {
         if (c == 'h') {
             fputs(help, stdout);
             return EXIT_OK;
         }
-        if (!take_option(c, &synth, &write)) return EXIT_USAGE;
+        if (!take_option(c, argv, &synth, &write)) return EXIT_USAGE;
     }
     if (!synth.shape) return cli_usage_error("--shape is needed: 35b or tiny");
     if (argc - optind != 1)
