@@ -4,12 +4,12 @@
 
 /* Large integers take a detour. If the text has one, it is rewritten before jansson sees it: the
  * digits become a string that starts with NUL, and strings that start with NUL themselves get a
- * second one, so that afterwards the two cannot be confused. In the tree the former are replaced by
- * marker objects, the latter lose the added NUL. A string can start with NUL only in the form
- * \u0000 (a raw control character is an error), and jansson refuses NUL in keys, so the marker's
- * key is unique. */
+ * second one, so that afterwards the two cannot be confused. (A string can start with NUL only in
+ * the form \u0000, a raw control character is an error.) In the tree the former are replaced by
+ * marker objects and the latter lose the added NUL. The marker's key is not UTF-8, so no text has
+ * it. */
 #define NUL_ESCAPE "\\u0000"
-static const char MARKER_KEY[1] = {'\0'};
+#define MARKER_KEY "\xff integer"
 
 enum { INT64_DIGITS = 19 };
 
@@ -122,8 +122,8 @@ static calla_status check_integers(const char *text, size_t n_bytes, const char 
 static json_t *marker_create(const char *digits, size_t n_digits)
 {
     json_t *marker = json_object();
-    if (marker && json_object_setn_new(marker, MARKER_KEY, sizeof MARKER_KEY,
-                                       json_stringn(digits, n_digits)) != 0) {
+    if (marker &&
+        json_object_set_new_nocheck(marker, MARKER_KEY, json_stringn(digits, n_digits)) != 0) {
         json_decref(marker);
         return NULL;
     }
@@ -218,7 +218,7 @@ done:
 
 bool json_is_big_integer(const json_t *value)
 {
-    return json_is_object(value) && json_object_getn(value, MARKER_KEY, sizeof MARKER_KEY);
+    return json_is_object(value) && json_object_get(value, MARKER_KEY);
 }
 
 bool json_is_mapping(const json_t *value)
@@ -258,6 +258,7 @@ const char *json_kind_name(const json_t *value)
 void json_write_escaped(strbuf *out, const char *text, size_t n_bytes)
 {
     size_t done = 0;
+    if (n_bytes == 0) return; /* text may be NULL then */
     for (size_t i = 0; i < n_bytes; i++) {
         unsigned char c = (unsigned char)text[i];
         if (c >= 0x20 && c != '"' && c != '\\') continue;
@@ -294,7 +295,7 @@ static void write_array(strbuf *out, const json_t *array)
 
 static void write_object(strbuf *out, const json_t *object)
 {
-    const json_t *digits = json_object_getn(object, MARKER_KEY, sizeof MARKER_KEY);
+    const json_t *digits = json_object_get(object, MARKER_KEY);
     if (digits) {
         strbuf_append(out, json_string_value(digits), json_string_length(digits));
         return;

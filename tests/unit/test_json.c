@@ -117,6 +117,10 @@ static void test_kinds(void **state)
     assert_true(json_is_big_integer(json_array_get(list, 0)));
     assert_false(json_is_mapping(json_array_get(list, 0)));
     assert_string_equal(json_kind_name(json_array_get(list, 0)), "an integer");
+    json_t *copy = json_deep_copy(list);
+    assert_true(json_equal(list, copy));
+    assert_true(json_is_big_integer(json_array_get(copy, 0)));
+    json_decref(copy);
     for (size_t i = 1; i < 4; i++) assert_false(json_is_big_integer(json_array_get(list, i)));
     assert_true(json_is_mapping(json_array_get(list, 1)));
     assert_true(json_is_mapping(json_array_get(list, 2)));
