@@ -2,8 +2,8 @@
 
     python data.py --wordnet /usr/share/wordnet --template chat_template.jinja --out DIR
 
-writes, in DIR: train.npz (token ids of all documents), heldout.txt, heldout.npz and the
-tokenizer files. Facts come from WordNet and words.py; sentences around them from the
+writes, in DIR: train.ids.xz (token ids of all documents), heldout.txt, heldout.ids.xz and
+the tokenizer files. Facts come from WordNet and words.py; sentences around them from the
 templates below; every chat is rendered by the model's own chat template.
 """
 import argparse
@@ -22,10 +22,12 @@ import toolchats
 import words
 import wordnet as wn
 
-CATEGORIES = ("animal bird fish insect mammal plant tree flower fruit vegetable food drink person "
-              "tool machine vehicle building furniture clothing weapon container instrument metal "
-              "color emotion feeling sport game disease country city river illness dog cat musical_instrument "
-              "substance organ profession crime relative shape dance language money science meat bread").split()
+# Glosses that a demonstration for everybody should not repeat.
+UNFIT = re.compile(r"slur|offensive|obscen|vulgar|disparag|derogat|sexual|intercourse|genital|penis|vagina|prostitut|nazi"
+                   r"|\brap(e|ed|ist)\b|excrement|feces|faeces|defecat|copulat|erotic|masturbat|nigger|homosexual|lesbian"
+                   r"|whore|\bslut|semen\b|orgasm|breasts?\b|buttock|torture|suicid|\bjews?\b|jewish|negro|\bfuck|\bshit"
+                   r"|\bhell\b|\bdamn|\bkill|murder|intoxica|naked|\bsex\b|contracepti|lynch|\bgay\b|bitch", re.I)
+
 SYSTEMS = ["You are a helpful assistant.", "You are calla tiny, a small model that explains words.",
            "Answer briefly.", "You are a dictionary.", "Be brief.", "Answer in one sentence.",
            "You explain English words.", "You are a friendly teacher.", "Be polite and helpful.",
@@ -42,6 +44,7 @@ class Lexicon:
 
     def __init__(self, folder):
         self.wn = wn.WordNet(folder)
+        self.unfit = set()
         self.own = {(w, p): d for w, p, d in words.read_words() if d}
         self.demo = [(w, p) for w, p, _ in words.read_words()]
         tags = self.wn.tags
@@ -54,13 +57,15 @@ class Lexicon:
         used = {s for k in seen for s in self.wn.senses.get(k, ())}
         self.held = {s for s in self.wn.synsets if s not in used and
                      int(hashlib.sha256(repr(s).encode()).hexdigest(), 16) % 40 == 0}
-        self.plain = [s for s in self.wn.synsets if s not in self.held]
+        for key in [k for k, s in self.wn.synsets.items() if UNFIT.search(s.gloss + " ".join(s.words))]:
+            self.unfit.add(key)
+        self.held -= self.unfit
+        self.plain = [s for s in self.wn.synsets if s not in self.held and s not in self.unfit]
         self.rare = [k for k in usable if k not in seen and
                      not any(s in self.held for s in self.wn.senses[k])]
         self.real = {w for w, _ in self.wn.senses}
         self._index_examples()
-        self._find_capitals()
-        self._find_categories()
+        self._read_own_lists()
 
     # -- lookups ------------------------------------------------------------------------
     def _index_examples(self):
@@ -68,70 +73,28 @@ class Lexicon:
         self.sentences = {}
         for key in self.plain:
             for text in wn.examples(self.wn.synsets[key].gloss):
-                if len(text) > 90:
+                if len(text) > 90 or text.startswith("'"):
                     continue
                 for word in set(re.findall(r"[a-z]+", text.lower())):
                     self.sentences.setdefault(word, []).append(text)
 
-    def _find_capitals(self):
-        self.capitals = []
-        for key in self.plain:
-            s = self.wn.synsets[key]
-            if s.pos != "n" or s.lexfile != 15:
-                continue
-            m = re.search(r"\b(national capital|capital)( and largest city)? of (the )?([A-Z][a-z]+( [A-Z][a-z]+)?)\b",
-                          s.gloss)
-            if m and s.words[0][0].isupper():
-                city = min((w for w in s.words if w.isascii() and not w.startswith("capital of")), key=len) \
-                    if s.words[0].startswith("capital of") else s.words[0]
-                self.capitals.append((city, m.group(4)))
-
-    def _find_categories(self):
-        """For each category its most common members, by walking down the hyponyms."""
-        self.members = {}
-        for name in CATEGORIES:
-            word = name.replace("_", " ")
-            if (word, "n") not in self.wn.senses:
-                continue
-            want = {"instrument": 5, "drink": 2}.get(word, 0)
-            senses = self.wn.senses[word, "n"]
-            top = senses[0]
-            for s in senses:  # the sense that is a kind of thing one would list
-                if word == "drink" and self.wn.synsets[s].lexfile == 13:
-                    top = s
-                if word == "fruit" and self.wn.synsets[s].lexfile in (13, 20):
-                    top = s if self.wn.synsets[top].lexfile not in (13,) else top
-                if word in ("color", "organ", "game", "vegetable") and self.wn.synsets[s].lexfile in (7, 8, 4, 13):
-                    top = s if s == senses[0] or word != "game" else top
-            found, todo = {}, [(top, 0)]
-            visited = set()
-            while todo:
-                key, depth = todo.pop()
-                if key in visited or depth > 7:
-                    continue
-                visited.add(key)
-                s = self.wn.synsets[key]
-                if key != top:
-                    for w in s.words[:2]:
-                        low = w.lower()
-                        if w == low and " " not in w and (low, "n") in self.wn.senses and \
-                                self.wn.senses[low, "n"][0] == key:
-                            found[w] = self.wn.frequency(low, "n")
-                todo += [(t, depth + 1) for k, t, _ in s.pointers if k in ("~", "~i")]
-            best = sorted(found, key=lambda w: -found[w])[:12]
-            if word in ("country", "city", "river", "language"):
-                best = []
-            if len(best) >= 4:
-                self.members[word] = best
-            del want
+    def _read_own_lists(self):
+        """Capitals, categories, synonyms and antonyms that we wrote ourselves."""
+        self.capitals = [(("the Philippines" if c == "Philippines" else c), city)
+                         for c, city in words.read_pairs(words.CAPITALS)]
+        self.members = words.read_members()
+        self.own_synonyms = dict(words.read_pairs(words.SYNONYMS))
+        self.own_antonyms = dict(words.read_pairs(words.ANTONYMS))
 
     def usable_senses(self, word, pos):
-        return [s for s in self.wn.senses.get((word, pos), ()) if s not in self.held]
+        return [s for s in self.wn.senses.get((word, pos), ()) if s not in self.held and s not in self.unfit]
 
     @functools.lru_cache(maxsize=200000)
     def facts(self, word, pos):
         """Everything that the templates need about the word, or None."""
         keys = self.usable_senses(word, pos)
+        if not keys and (word, pos) in self.own:
+            keys = self.wn.senses[word, pos]
         if not keys:
             return None
         synsets = [self.wn.synsets[k] for k in keys]
@@ -155,7 +118,7 @@ class Lexicon:
                     "science", "history", "weather", "milk", "blood", "summer", "winter", "autumn", "friendship",
                     "government", "spring") and pos == "n" and word not in ("spring", "government"):
             f["countable"], f["subject"] = False, word
-        if word in ("sun", "moon", "sky", "earth", "sea") and pos == "n":
+        if word in ("sun", "moon", "sky", "earth", "sea", "brain", "heart", "nose", "mouth", "head") and pos == "n":
             f["subject"] = "the " + word
         f["hyper"] = self.hypernym(s)
         f["syns"] = self.synonyms(word, synsets)
@@ -225,21 +188,22 @@ class Lexicon:
         return out
 
     def synonyms(self, word, synsets):
-        same, near = [], []
-        for s in synsets[:4]:
-            same += [w for w in s.words if w.lower() != word]
-            if s.pos == "a":
+        """Words of the same synset, for adjectives also of similar ones; nouns of the first sense only."""
+        pos, good, near = synsets[0].pos, [], []
+        if word in self.own_synonyms:
+            good.append(self.own_synonyms[word])
+        for s in synsets[:{"n": 1, "v": 2}.get(pos, 4)]:
+            good += [w for w in s.words if w.lower() != word and " " not in w]
+            if pos == "a":
                 for kind, key, _ in s.pointers:
-                    if kind == "&" and key in self.wn.synsets and key not in self.held:
+                    if kind == "&" and key in self.wn.synsets and key not in self.held and key not in self.unfit:
                         near += self.wn.synsets[key].words[:1]
-        good = [w for w in dict.fromkeys(same) if w.islower() and w.isascii()]
-        good.sort(key=lambda w: -min(40, self.wn.frequency(w, synsets[0].pos)) + 100 * (" " in w))
-        near = [w for w in dict.fromkeys(near) if w.islower() and w not in good and w != word]
-        near.sort(key=lambda w: -self.wn.frequency(w, synsets[0].pos))
-        return (good + near[:2])[:4]
+        near.sort(key=lambda w: -self.wn.frequency(w, pos))
+        good = [w for w in dict.fromkeys(good + near[:2]) if w.islower() and w.isascii() and w != word]
+        return good[:4]
 
     def antonyms(self, word, synsets):
-        out = []
+        out = [self.own_antonyms[word]] if word in self.own_antonyms else []
         for s in synsets[:4]:
             for at, form in enumerate(s.words, 1):
                 for kind, key, where in s.pointers:
@@ -259,7 +223,7 @@ class Lexicon:
         forms = {word, wn.plural_of(word), word + "s", word + "ed", word + "d", word + "ing", word[:-1] + "ing"}
         for s in synsets[:3]:
             for text in wn.examples(s.gloss):
-                if forms & set(re.findall(r"[a-z]+", text.lower())):
+                if not text.startswith("'") and forms & set(re.findall(r"[a-z]+", text.lower())):
                     out.append(text)
         if not out and pos == "n" and " " not in word:
             for form in (word, wn.plural_of(word, self.wn)):
@@ -269,9 +233,9 @@ class Lexicon:
     def parts(self, s):
         out = []
         for kind, key, _ in s.pointers:
-            if kind == "%p" and key not in self.held:
+            if kind == "%p" and key not in self.held and key not in self.unfit:
                 name = self.wn.synsets[key].words[0]
-                if name.islower():
+                if name.islower() and name not in s.words and self.wn.frequency(name, "n") > 3:
                     out.append((self.wn.frequency(name, "n"), name, self.wn.synsets[key].lexfile))
         out.sort(reverse=True)
         return [(wn.article(n) + " " + n) if self.wn.countable(n, x) else n for _, n, x in out[:4]]
@@ -304,6 +268,8 @@ def think_define(rng, f):
 
 def t_define(rng, lex, f):
     w, s = f["show"], f["subject"]
+    if f["pos"] == "n" and not f["proper"] and rng.random() < 0.15:  # people also ask with another article
+        s = rng.choice([w, wn.article(w) + " " + w])
     if f["pos"] == "n":
         q = rng.choice([f"What is {s}?", f"What is {s}?", f"What is {s}?", f"What's {s}?", f"Define {w}.",
                         f"Define {w}.", f"Can you explain what {s} is?", f"Explain what {s} is.", f"Tell me what {s} is.",
@@ -382,7 +348,7 @@ def t_isa(rng, lex, f):
     all_up = set(f["chain"])
     names = {}
     for c in lex.members:
-        for k in lex.wn.senses[c, "n"]:
+        for k in lex.wn.senses[c if c != "instrument" else "musical instrument", "n"]:
             names.setdefault(k, c)
     true = [names[k] for k in f["chain"] if k in names and names[k] != f["word"]]
     s = f["subject"]
@@ -409,9 +375,9 @@ def t_members(rng, lex, f):
     c = rng.choice(list(lex.members))
     n = rng.choice([2, 3, 3, 3, 4])
     names = lex.members[c]
-    chosen = rng.sample(names[:8], min(n, len(names)))
-    n = len(chosen)
-    many = {"food": "foods", "furniture": "pieces of furniture", "clothing": "pieces of clothing",
+    chosen = rng.sample(names, n)
+    c = "musical instrument" if c == "instrument" else c
+    many = {"food": "foods", "fish": "fish", "furniture": "pieces of furniture", "clothing": "pieces of clothing",
             "money": "kinds of money"}.get(c, wn.plural_of(c, lex.wn))
     q = rng.choice([f"Name {NUMBERS[n]} kinds of {c}.", f"Name {NUMBERS[n]} {many}.", f"List {NUMBERS[n]} {many}.",
                     f"Give me {NUMBERS[n]} examples of {many}.", f"Can you name {NUMBERS[n]} {many}?"])
@@ -507,7 +473,7 @@ def t_past(rng, lex, f):
 
 
 def t_capital(rng, lex, f):
-    city, country = rng.choice(lex.capitals)
+    country, city = rng.choice(lex.capitals)
     if rng.random() < 0.7:
         q = rng.choice([f"What is the capital of {country}?", f"Which city is the capital of {country}?",
                         f"Name the capital of {country}.", f"What's the capital of {country}?"])
@@ -528,7 +494,7 @@ def t_compare(rng, lex, f):
 
 def t_choose(rng, lex, f):
     c = rng.choice(list(lex.members))
-    right = rng.choice(lex.members[c][:8])
+    right = rng.choice(lex.members[c])
     ups = {k for k in lex.wn.senses[c, "n"]}
     wrong = []
     while len(wrong) < 2:
@@ -813,7 +779,6 @@ def main():
     for name, texts in (("heldout", held), ("train", docs)):
         ids, lengths = tokens.encode(args.out, texts)
         with lzma.open(os.path.join(args.out, name + ".ids.xz"), "wb", preset=1) as file:
-            np.array([len(lengths)], "<u4").tofile  # header: number of documents
             file.write(np.array([len(lengths)], "<u4").tobytes())
             file.write(lengths.astype("<u2").tobytes())
             file.write(ids.astype("<u2").tobytes())

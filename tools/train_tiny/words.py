@@ -575,3 +575,98 @@ def read_words():
 def read_facts():
     """[(question, answer)]"""
     return [tuple(line.split("|")) for line in FACTS.strip().splitlines()]
+
+
+# Members of categories, in our own choice, so that lists hold everyday words.
+MEMBERS = """
+animal: dog cat horse cow lion elephant rabbit mouse sheep bear
+bird: duck eagle owl crow goose hen swan pigeon robin sparrow
+fish: salmon trout shark tuna herring cod carp eel
+insect: bee ant fly butterfly beetle moth wasp mosquito
+mammal: dog cat horse whale bat lion mouse elephant
+reptile: snake lizard turtle crocodile tortoise alligator
+tree: oak pine willow birch maple elm beech cedar
+flower: rose lily tulip daisy poppy violet orchid sunflower
+fruit: apple orange banana pear grape lemon cherry plum peach
+vegetable: carrot potato onion cabbage tomato bean pea lettuce
+drink: water milk tea coffee wine beer juice lemonade
+food: bread cheese rice meat soup egg butter salad
+tool: hammer saw knife axe drill chisel shovel screwdriver
+machine: engine computer motor turbine typewriter robot crane
+vehicle: car truck bus bicycle train wagon motorcycle tractor
+building: house school church hospital hotel library theater barn
+furniture: table chair bed desk bench sofa bookcase wardrobe
+clothing: coat shirt dress hat jacket trousers skirt sock
+weapon: gun sword knife bow spear rifle pistol
+container: box bottle cup bag barrel basket bucket jar
+metal: iron gold silver copper tin zinc lead aluminum
+color: red blue green yellow white black brown orange
+emotion: love fear anger joy sadness hope hate pride
+sport: football tennis golf baseball swimming hockey basketball boxing
+game: chess football tennis poker golf hockey cards bridge
+disease: cancer malaria measles pneumonia cholera diabetes leprosy
+instrument: piano guitar violin flute drum trumpet harp clarinet
+science: physics chemistry biology mathematics astronomy geology botany
+planet: Mercury Venus Mars Jupiter Saturn Uranus Neptune
+continent: Africa Asia Europe Australia Antarctica
+country: France Germany Italy Spain India China Japan Brazil
+language: English French German Spanish Italian Chinese Arabic Russian
+season: spring summer autumn winter
+relative: mother father brother sister uncle aunt cousin grandmother
+profession: teacher doctor nurse farmer soldier lawyer baker carpenter
+shape: circle square triangle rectangle oval cube sphere
+organ: heart brain liver lung kidney stomach eye
+crime: theft murder robbery fraud arson
+"""
+
+SYNONYMS = """
+happy glad; sad unhappy; big large; large big; small little; little small; fast quick; quick fast; rapid fast;
+slow unhurried; good fine; bad poor; beautiful lovely; ugly unattractive; clever smart; stupid foolish; brave courageous;
+angry mad; afraid scared; tired weary; sick ill; rich wealthy; poor needy; easy simple; difficult hard; hard difficult;
+strong powerful; weak feeble; old aged; new fresh; young youthful; quiet silent; loud noisy; bright shining; strange odd;
+important significant; famous well-known; begin start; start begin; stop halt; end finish; speak talk; talk speak;
+look watch; see notice; think believe; love adore; hate detest; like enjoy; want wish; help assist; buy purchase;
+make create; build construct; break smash; close shut; choose pick; try attempt; answer reply; explain clarify;
+laugh chuckle; cry weep; find discover; big large; house home; home house; car automobile; child kid; friend companion;
+doctor physician; road street; street road; job occupation; picture image; story tale; answer reply; idea thought;
+fear dread; anger rage; happiness joy; freedom liberty; courage bravery; money cash; stone rock; boat vessel;
+forest woods; sea ocean; ocean sea; shop store; gift present; illness disease; disease illness; quickly rapidly;
+often frequently; always forever; honest truthful; kind gentle; cruel brutal; wise sensible; same identical;
+different unlike; dangerous risky; safe secure; true correct; false wrong; clean spotless; dirty filthy; empty vacant;
+full filled; hungry starving; mistake error; error mistake; teacher instructor; student pupil; baby infant
+"""
+
+ANTONYMS = """
+happy sad; sad happy; big small; large small; small big; little big; hot cold; cold hot; warm cool; good bad; bad good;
+new old; old new; young old; fast slow; quick slow; rapid slow; slow fast; strong weak; weak strong; hard soft; soft hard;
+heavy light; light dark; dark light; tall short; short long; long short; high low; low high; deep shallow; wide narrow;
+narrow wide; thick thin; thin thick; rich poor; poor rich; clean dirty; dirty clean; wet dry; dry wet; full empty;
+empty full; easy difficult; difficult easy; beautiful ugly; ugly beautiful; clever stupid; brave cowardly; kind cruel;
+cruel kind; quiet loud; loud quiet; bright dark; white black; black white; safe dangerous; dangerous safe; true false;
+false true; same different; different same; common rare; rare common; sweet sour; sharp blunt; day night; night day;
+love hate; hate love; open close; close open; begin end; start stop; stop start; come go; go come; give take; buy sell;
+sell buy; push pull; pull push; win lose; find lose; laugh cry; remember forget; forget remember; arrive leave;
+question answer; answer question; war peace; peace war; summer winter; winter summer; morning evening; man woman;
+boy girl; girl boy; king queen; brother sister; mother father; father mother; always never; never always;
+quickly slowly; slowly quickly; truth lie; friend enemy; north south; east west; left right; up down; early late
+"""
+
+CAPITALS = """
+France Paris; Germany Berlin; Italy Rome; Spain Madrid; Portugal Lisbon; England London; Ireland Dublin; Austria Vienna;
+Switzerland Bern; Belgium Brussels; Poland Warsaw; Greece Athens; Turkey Ankara; Russia Moscow; Sweden Stockholm;
+Norway Oslo; Denmark Copenhagen; Finland Helsinki; Hungary Budapest; Romania Bucharest; Bulgaria Sofia; Ukraine Kyiv;
+Egypt Cairo; Kenya Nairobi; Morocco Rabat; Ghana Accra; Senegal Dakar; Tunisia Tunis; Algeria Algiers; India Delhi;
+China Beijing; Japan Tokyo; Thailand Bangkok; Vietnam Hanoi; Iran Tehran; Iraq Baghdad; Israel Jerusalem; Canada Ottawa;
+Mexico Mexico_City; Cuba Havana; Brazil Brasilia; Argentina Buenos_Aires; Chile Santiago; Peru Lima; Colombia Bogota;
+Ecuador Quito; Uruguay Montevideo; Australia Canberra; Scotland Edinburgh; Wales Cardiff; Iceland Reykjavik; Nepal Kathmandu;
+Pakistan Islamabad; Bangladesh Dhaka; Philippines Manila; Latvia Riga; Estonia Tallinn; Lithuania Vilnius; Croatia Zagreb
+"""
+
+
+def read_pairs(text):
+    """[(left, right)] of "left right; left right"."""
+    return [tuple(p.replace("_", " ") for p in item.split()) for item in text.replace("\n", " ").split(";") if item.strip()]
+
+
+def read_members():
+    return {line.split(":")[0]: line.split(":")[1].split() for line in MEMBERS.strip().splitlines()}
