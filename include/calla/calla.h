@@ -107,6 +107,13 @@ typedef struct calla_engine_info {
     int32_t hidden_size;
     int64_t load_ns;
     calla_memory_plan memory;
+    /* What one token costs at least. A decoded token reads and writes so many bytes: */
+    int64_t token_weight_bytes;
+    int64_t state_bytes;
+    int64_t kv_bytes_per_token; /* for each token before it */
+    /* A prompt token takes so many operations, a multiply-add counting two, the head aside: */
+    int64_t token_operations;
+    int64_t attention_operations; /* for each token before it */
 } calla_engine_info;
 
 /* Opens the checkpoint directory `dir` (MODEL.md 2: MLX affine 4-bit, or Hugging Face bf16 with isa
@@ -241,6 +248,35 @@ CALLA_API calla_status calla_session_append(calla_session *session, int32_t toke
 
 /* The timeline so far: [*n_tokens], owned by the session, valid until its next call. */
 CALLA_API const int32_t *calla_session_tokens(const calla_session *session, int64_t *n_tokens);
+
+/* ---- measurement ---- */
+
+typedef struct calla_machine_rates {
+    double read_bytes_per_second;        /* from memory: what bounds decode */
+    double matrix_operations_per_second; /* in prefill's arithmetic; a multiply-add counts two */
+} calla_machine_rates;
+
+/* The best this machine does with the engine's threads and kernels, in about a second, with up to a
+ * gigabyte of memory for the time being. */
+CALLA_API calla_status calla_engine_measure(calla_engine *engine, calla_machine_rates *rates,
+                                            calla_error *err);
+
+/* One kind of work since the profile was turned on. */
+typedef struct calla_profile_entry {
+    const char *name; /* static storage */
+    int64_t ns;
+    int64_t n_calls;    /* parallel regions, or pieces of serial work */
+    int64_t bytes;      /* weights, state and KV that it had to move */
+    int64_t operations; /* on them; a multiply-add counts two */
+} calla_profile_entry;
+
+/* Starts counting from zero, or stops. Off when an engine is opened; on, it costs two looks at the
+ * clock for each call. */
+CALLA_API void calla_engine_set_profile(calla_engine *engine, bool on);
+/* *entries [*n] belong to the engine, valid until its next call. Their times add up to all of
+ * prefill, decode and sampling. */
+CALLA_API void calla_engine_get_profile(calla_engine *engine, const calla_profile_entry **entries,
+                                        int32_t *n);
 
 /* Names accepted for isa on this build, NULL-terminated, static storage. */
 CALLA_API const char *const *calla_isa_names(void);

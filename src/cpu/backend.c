@@ -93,10 +93,15 @@ fail:
 
 static void cpu_capabilities(const backend *b, backend_capabilities *out)
 {
+    const model_config *c = &b->config;
+    int64_t state_floats = (int64_t)c->n_value_heads * GDN_HEAD_DIM * GDN_HEAD_DIM *
+                           (c->n_layers - c->n_attention_layers);
     *out = (backend_capabilities){
         .samples_on_device = false,
         .max_step_sequences = smaller_of(b->options.n_sequences, BACKEND_MAX_SEQUENCES),
         .snapshot_grid = 1,
+        .state_bytes = 2 * state_floats * (int64_t)sizeof(float),
+        .kv_token_bytes = (int64_t)2 * c->kv_size * c->n_attention_layers * (b->kv_f32 ? 4 : 2),
     };
 }
 
@@ -124,7 +129,11 @@ static calla_status cpu_prefill(backend *b, backend_sequence *s, const int32_t *
         if (n > n_tokens - done) n = n_tokens - done;
         bool last = done + n == n_tokens;
         logits_mode chunk_mode = mode == LOGITS_LAST && !last ? LOGITS_NONE : mode;
-        CALLA_TRY(prefill_chunk(b, s, tokens + done, (int32_t)n, chunk_mode, logits, control, err));
+        int64_t start = profile_start(&b->profile);
+        calla_status status =
+            prefill_chunk(b, s, tokens + done, (int32_t)n, chunk_mode, logits, control, err);
+        profile_stop_run(&b->profile, start);
+        CALLA_TRY(status);
         done += n;
         if (mode == LOGITS_ALL) logits += n * b->config.n_vocab;
         if (control && control->progress) control->progress(control->user, done, n_tokens);
@@ -154,10 +163,12 @@ static calla_status cpu_step_wait(backend *b, step_result *results, int32_t n,
 {
     assert(n == b->n_requests);
     calla_status status = CALLA_OK;
+    int64_t start = profile_start(&b->profile);
     if (is_cancelled(control))
         status = error_set(err, CALLA_ERR_CANCELLED, "cancelled");
     else
         status = decode_step(b, err);
+    profile_stop_run(&b->profile, start);
     b->n_requests = 0;
     for (int32_t i = 0; status == CALLA_OK && i < n; i++)
         results[i] = (step_result){.logits = b->scratch.decode.logits +
@@ -168,6 +179,16 @@ static calla_status cpu_step_wait(backend *b, step_result *results, int32_t n,
 static int64_t cpu_snapshot_bytes(const backend *b)
 {
     return (int64_t)(b->store.state_floats * sizeof(float));
+}
+
+static void cpu_set_profile(backend *b, bool on)
+{
+    profile_set(&b->profile, on);
+}
+
+static int32_t cpu_get_profile(const backend *b, calla_profile_entry *entries)
+{
+    return profile_get(&b->profile, entries);
 }
 
 static void cpu_set_tap(backend *b,
@@ -199,5 +220,8 @@ const backend_ops cpu_backend = {
     .snapshot_free = store_snapshot_free,
     .snapshot_restore = store_snapshot_restore,
     .snapshot_bytes = cpu_snapshot_bytes,
+    .measure = cpu_measure,
+    .set_profile = cpu_set_profile,
+    .get_profile = cpu_get_profile,
     .set_tap = cpu_set_tap,
 };

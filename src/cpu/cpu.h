@@ -5,6 +5,8 @@
  * store.c     KV blocks, recurrent states, sequences, snapshots
  * prefill.c   a chunk of tokens through the model; prefill_moe.c its MoE
  * decode.c    one token of each of up to eight sequences; decode_moe.c its MoE
+ * profile.c   where the time of both goes
+ * measure.c   what the machine could do at best
  * kernels.h   the kernels all of it is made of
  *
  * Memory comes from four arenas sized at open, by the same code that hands it out. */
@@ -15,6 +17,7 @@
 #include "base/memory.h"
 #include "base/threads.h"
 #include "cpu/kernels.h"
+#include "cpu/profile.h"
 #include "engine/backend.h"
 
 enum {
@@ -206,6 +209,7 @@ struct backend {
     void *tap_user;
     step_request requests[GEMV_MAX_INPUTS]; /* of the step in flight */
     int32_t n_requests;
+    profile profile;
 };
 
 /* prepare.c: takes the memory (twice, see arena), then fills it. */
@@ -279,6 +283,29 @@ void prefill_moe(backend *b, const layer_weights *layer, int32_t n);
  * not depend on the thread. */
 typedef void (*unit_fn)(void *context, int32_t unit, int thread);
 void run_units(thread_pool *pool, int32_t n, unit_fn fn, void *context);
+
+/* thread_pool_run as one call of `op`. */
+static inline void run_region(backend *b, operation op, int64_t n, int64_t grain, thread_pool_fn fn,
+                              void *context)
+{
+    int64_t start = profile_start(&b->profile);
+    thread_pool_run(b->pool, n, grain, fn, context);
+    profile_stop(&b->profile, op, start);
+}
+
+/* profile.c: count the bytes that must move and the operations, if the profile is on. A GDN layer
+ * for n tokens of n_states sequences; */
+void profile_count_gdn(backend *b, const gdn_weights *w, int64_t n, int64_t n_states);
+/* an attention layer for n tokens that see n_seen tokens, summed, of n_read in the cache; */
+void profile_count_attention(backend *b, const attention_weights *w, int64_t n, int64_t n_seen,
+                             int64_t n_read);
+/* a MoE whose n tokens chose n_experts different experts; */
+void profile_count_moe(backend *b, const moe_weights *w, int64_t n, int64_t n_experts);
+/* what comes before and after the layers. */
+void profile_count_ends(backend *b, int64_t n, int64_t n_logits);
+
+/* measure.c: backend_ops.measure. */
+calla_status cpu_measure(backend *b, calla_machine_rates *rates, calla_error *err);
 
 static inline bool is_cancelled(const calla_control *control)
 {

@@ -110,11 +110,11 @@ static void add_job(step *t, const matrix *m, float *y, int64_t stride)
     for (int32_t i = 0; i < t->n; i++) job->y[i] = y + i * stride;
 }
 
-static void project(step *t)
+static void project(step *t, operation op)
 {
     int64_t rows = 0;
     for (int32_t j = 0; j < t->n_jobs; j++) rows += t->jobs[j].m->rows;
-    thread_pool_run(t->b->pool, rows, 16, project_part, t);
+    run_region(t->b, op, rows, 16, project_part, t);
 }
 
 /* x += out_proj(mixed) */
@@ -137,6 +137,7 @@ static void norm_rows(step *t, const float *factor, int32_t layer)
 {
     backend *b = t->b;
     int32_t hidden = b->config.hidden_size;
+    int64_t start = profile_start(&b->profile);
     for (int32_t i = 0; i < t->n; i++) {
         float *u = t->d->u + (size_t)i * (size_t)hidden;
         float mean = b->k.rmsnorm(t->d->x + (size_t)i * (size_t)hidden, factor, hidden,
@@ -146,6 +147,7 @@ static void norm_rows(step *t, const float *factor, int32_t layer)
             b->k.quantize_input(u, hidden, 0, hidden / QUANT_GROUP,
                                 t->d->u_q + (size_t)i * quantized_bytes(hidden));
     }
+    profile_stop(&b->profile, OP_NORMS, start);
 }
 
 /* ---- GDN ---- */
@@ -217,8 +219,9 @@ static void gdn_mixer(step *t)
     add_job(t, &w->z, d->z, c->value_size);
     add_job(t, &w->a, d->a, c->n_value_heads);
     add_job(t, &w->b, d->b, c->n_value_heads);
-    project(t);
-    thread_pool_run(t->b->pool, (int64_t)t->n * c->n_value_heads, 1, gdn_part, t);
+    project(t, OP_GDN_PROJECTIONS);
+    run_region(t->b, OP_GDN_SCAN, (int64_t)t->n * c->n_value_heads, 1, gdn_part, t);
+    profile_count_gdn(t->b, w, t->n, t->n);
 }
 
 /* ---- attention ---- */
@@ -337,14 +340,17 @@ static void attention_mixer(step *t)
     add_job(t, &w->q, d->q_gate, 2 * (int64_t)c->query_size);
     add_job(t, &w->k, d->k, c->kv_size);
     add_job(t, &w->v, d->v, c->kv_size);
-    project(t);
-    int64_t units = 0;
+    project(t, OP_ATTENTION_PROJECTIONS);
+    int64_t units = 0, seen = 0, start = profile_start(&t->b->profile);
     for (int32_t i = 0; i < t->n; i++) {
         attention_append(t, i);
         units += (int64_t)blocks_seen(t, i) * c->n_kv_heads;
+        seen += t->position[i] + 1;
     }
     thread_pool_run(t->b->pool, units, 1, attention_part, t);
     thread_pool_run(t->b->pool, (int64_t)t->n * c->n_query_heads, 1, attention_combine_part, t);
+    profile_stop(&t->b->profile, OP_ATTENTION, start);
+    profile_count_attention(t->b, w, t->n, seen, seen);
 }
 
 /* ---- the step ---- */
@@ -380,7 +386,8 @@ static void run_layer(step *t, int32_t i)
         attention_mixer(t);
     else
         gdn_mixer(t);
-    thread_pool_run(b->pool, c->hidden_size, 16, output_part, t);
+    run_region(b, t->layer->is_attention ? OP_ATTENTION_OUT : OP_GDN_OUT, c->hidden_size, 16,
+               output_part, t);
     norm_rows(t, t->prepared->post_norm, i);
     decode_moe(b, t->layer, t->n);
 }
@@ -399,6 +406,7 @@ static calla_status begin_step(step *t, calla_error *err)
         t->position[i] = s->at.length;
         t->bad_layer[i] = -1;
     }
+    int64_t start = profile_start(&b->profile);
     for (int32_t i = 0; i < t->n; i++) {
         backend_sequence *s = sequence_of(t, i);
         if (s->at.length == 0) state_copy(b, s->at.state, NULL);
@@ -407,6 +415,7 @@ static calla_status begin_step(step *t, calla_error *err)
         rope_angles(b, t->position[i], t->d->cosines + i * ROTARY_PAIRS,
                     t->d->sines + i * ROTARY_PAIRS);
     }
+    profile_stop(&b->profile, OP_EMBEDDING, start);
     set_inputs(&t->u, t->d->u, t->d->u_q, t->n, hidden);
     return CALLA_OK;
 }
@@ -421,7 +430,8 @@ calla_status decode_step(backend *b, calla_error *err)
     call_tap(&t, c->n_layers, t.d->u);
     t.n_jobs = 0;
     add_job(&t, &b->weights->head, t.d->logits, c->n_vocab);
-    project(&t);
+    project(&t, OP_HEAD);
+    profile_count_ends(b, t.n, t.n);
     calla_status status = CALLA_OK;
     for (int32_t i = 0; i < t.n; i++) {
         sequence_of(&t, i)->at.length++; /* the state has moved on, whatever came out */

@@ -160,10 +160,16 @@ void decode_moe(backend *b, const layer_weights *layer, int32_t n)
         t.u.x[i] = row_of(t.d->u, i, c->hidden_size);
         t.u.q[i] = t.d->u_q + (size_t)i * quantized_bytes(c->hidden_size);
     }
+    int64_t start = profile_start(&b->profile);
     thread_pool_run(b->pool, c->n_experts + 1, 1, router_part, &t);
     choose_experts(&t);
+    profile_stop(&b->profile, OP_ROUTER, start);
     int64_t units = (int64_t)t.n_groups * (c->expert_width / QUANT_GROUP) +
                     c->shared_expert_width / QUANT_GROUP;
+    start = profile_start(&b->profile);
     thread_pool_run(b->pool, units, 1, inner_part, &t);
     thread_pool_run(b->pool, c->hidden_size, 16, down_part, &t);
+    profile_stop_experts(&b->profile, start, (int64_t)t.n_groups * c->expert_width,
+                         c->shared_expert_width);
+    profile_count_moe(b, t.w, n, t.n_groups);
 }

@@ -29,6 +29,8 @@ static void use_c(cpu_kernels *k)
         .attention_block_f32 = attention_block_f32_c,
         .attention_block_f16 = attention_block_f16_c,
         .attention_merge = attention_merge_c,
+        .measure_read = measure_read_c,
+        .measure_multiply = measure_multiply_c,
     };
 }
 
@@ -55,6 +57,8 @@ static void use_c(cpu_kernels *k)
         (k)->attention_block_f32 = attention_block_f32_##isa_name;                                 \
         (k)->attention_block_f16 = attention_block_f16_##isa_name;                                 \
         (k)->attention_merge = attention_merge_##isa_name;                                         \
+        (k)->measure_read = measure_read_##isa_name;                                               \
+        (k)->measure_multiply = measure_multiply_##isa_name;                                       \
     } while (0)
 
 /* The instruction sets of this architecture, weakest first: what each needs, how it fills a table.
@@ -75,6 +79,7 @@ static void use_amx(cpu_kernels *k)
     k->pack_element_bytes = 2;
     k->pack_input = pack_input_bf16_amx;
     k->gemm = gemm_bf16_amx;
+    k->measure_multiply = measure_multiply_amx;
 }
 #elif defined(__aarch64__)
 static void use_neon(cpu_kernels *k)

@@ -21,6 +21,7 @@ enum {
     GEMV_MAX_INPUTS = 8,     /* input rows of one gemv call: BACKEND_MAX_SEQUENCES */
     ATTENTION_MAX_ROWS = 32, /* query rows of one attention_block call */
     GDN_SLICE = 32,          /* value columns of one gdn_scan call */
+    MEASURE_AHEAD = 4096,    /* bytes: a page, which the hardware's prefetch does not cross */
 };
 
 /* ---- linear layers, one to eight input rows (decode) ---- */
@@ -174,6 +175,16 @@ typedef void attention_block_fn(const attention_block_args *a);
 typedef void attention_merge_fn(float *max, float *sum, float *out, float other_max,
                                 float other_sum, const float *other_out); // out [256]
 
+/* ---- measuring the machine ---- */
+
+/* Reads data[n_bytes] once, in whole lines of 64 bytes; with `prefetch` asks for each line
+ * MEASURE_AHEAD before it is used. The result only keeps the loads alive. Moves n_bytes. */
+typedef uint64_t measure_read_fn(const void *data, size_t n_bytes, bool prefetch);
+
+/* n_rounds rounds of the multiplications and additions gemm is made of, on registers: how fast it
+ * could be. Returns the number of operations; *sink goes into them, and their result out. */
+typedef int64_t measure_multiply_fn(int64_t n_rounds, float *sink);
+
 /* ---- the table ---- */
 
 typedef struct cpu_kernels {
@@ -200,6 +211,8 @@ typedef struct cpu_kernels {
     gdn_scan_fn *gdn_scan;
     attention_block_fn *attention_block_f32, *attention_block_f16;
     attention_merge_fn *attention_merge;
+    measure_read_fn *measure_read;
+    measure_multiply_fn *measure_multiply;
 } cpu_kernels;
 
 /* Prototypes of all kernels in the variants of one instruction set; those it lacks are never
@@ -224,7 +237,9 @@ typedef struct cpu_kernels {
     f32_to_f16_fn f32_to_f16_##isa;                                                                \
     gdn_scan_fn gdn_scan_##isa;                                                                    \
     attention_block_fn attention_block_f32_##isa, attention_block_f16_##isa;                       \
-    attention_merge_fn attention_merge_##isa;
+    attention_merge_fn attention_merge_##isa;                                                      \
+    measure_read_fn measure_read_##isa;                                                            \
+    measure_multiply_fn measure_multiply_##isa;
 CPU_KERNELS_DECLARE(c)
 #if defined(__x86_64__)
 CPU_KERNELS_DECLARE(avx2)
@@ -234,7 +249,8 @@ CPU_KERNELS_DECLARE(amx)
 CPU_KERNELS_DECLARE(neon)
 #endif
 
-/* Values of backend_options.isa that this machine can run, "auto" first; NULL-terminated, static. */
+/* Values of backend_options.isa that this machine can run, "auto" first; NULL-terminated, static.
+ */
 const char *const *cpu_isa_names(void);
 
 /* Fills the table for `isa` (NULL or "auto": the best for this machine and layout): the C variants

@@ -166,12 +166,12 @@ static void add_job(chunk *t, const matrix *m, float *y, int64_t stride)
 }
 
 /* The jobs' matrices times the packed rows. */
-static void project(chunk *t, int32_t n_inputs)
+static void project(chunk *t, operation op, int32_t n_inputs)
 {
     int64_t rows = 0;
     for (int32_t j = 0; j < t->n_jobs; j++) rows += t->jobs[j].m->rows;
     t->n_inputs = n_inputs;
-    thread_pool_run(t->b->pool, rows, 16, project_part, t);
+    run_region(t->b, op, rows, 16, project_part, t);
     t->n_jobs = 0;
 }
 
@@ -208,7 +208,7 @@ static void norm_rows(chunk *t, const float *factor, bool pack)
 {
     t->factor = factor;
     t->pack = pack;
-    thread_pool_run(t->b->pool, t->n, t->b->k.pack_tile, norm_part, t);
+    run_region(t->b, OP_NORMS, t->n, t->b->k.pack_tile, norm_part, t);
 }
 
 static void residual_part(void *context, int64_t begin, int64_t end, int thread)
@@ -226,12 +226,13 @@ static void project_output(chunk *t, const matrix *m, const float *mixed)
 {
     t->to_pack = mixed;
     t->pack_cols = m->cols;
-    thread_pool_run(t->b->pool, t->n, t->b->k.pack_tile, pack_part, t);
+    operation op = t->layer->is_attention ? OP_ATTENTION_OUT : OP_GDN_OUT;
+    run_region(t->b, op, t->n, t->b->k.pack_tile, pack_part, t);
     add_job(t, m, t->p->out, t->b->config.hidden_size);
-    project(t, t->n);
+    project(t, op, t->n);
     t->factor = t->prepared->post_norm;
     t->pack = false;
-    thread_pool_run(t->b->pool, t->n, 1, residual_part, t);
+    run_region(t->b, OP_NORMS, t->n, 1, residual_part, t);
 }
 
 /* ---- GDN ---- */
@@ -338,12 +339,13 @@ static void gdn_mixer(chunk *t)
     add_job(t, &w->z, p->z, c->value_size);
     add_job(t, &w->a, p->a, c->n_value_heads);
     add_job(t, &w->b, p->b, c->n_value_heads);
-    project(t, t->n);
+    project(t, OP_GDN_PROJECTIONS, t->n);
     store_window(t);
-    thread_pool_run(b->pool, t->n, 1, convolve_part, t);
-    thread_pool_run(b->pool, (int64_t)c->n_value_heads * HEAD_SLICES, 1, scan_part, t);
-    thread_pool_run(b->pool, t->n, 1, gated_norm_part, t);
+    run_region(b, OP_GDN_CONV, t->n, 1, convolve_part, t);
+    run_region(b, OP_GDN_SCAN, (int64_t)c->n_value_heads * HEAD_SLICES, 1, scan_part, t);
+    run_region(b, OP_GDN_OUT, t->n, 1, gated_norm_part, t);
     project_output(t, &w->out, p->mixed);
+    profile_count_gdn(b, w, t->n, 1);
 }
 
 /* ---- attention ---- */
@@ -482,10 +484,15 @@ static void attention_mixer(chunk *t)
     add_job(t, &w->q, p->q_gate, 2 * (int64_t)c->query_size);
     add_job(t, &w->k, p->k, c->kv_size);
     add_job(t, &w->v, p->v, c->kv_size);
-    project(t, t->n);
+    project(t, OP_ATTENTION_PROJECTIONS, t->n);
+    int64_t start = profile_start(&t->b->profile);
     thread_pool_run(t->b->pool, t->n, 1, append_part, t);
     run_units(t->b->pool, divide_up(t->n, tile_tokens(t)) * c->n_kv_heads, attention_unit, t);
+    profile_stop(&t->b->profile, OP_ATTENTION, start);
     project_output(t, &w->o, p->attention_mixed);
+    int64_t end = t->first + t->n;
+    profile_count_attention(t->b, w, t->n, end * (end + 1) / 2 - t->first * (t->first + 1) / 2,
+                            end);
 }
 
 /* ---- the chunk ---- */
@@ -536,16 +543,16 @@ static void project_logits(chunk *t, logits_mode mode, float *logits)
     int32_t hidden = b->config.hidden_size, n = mode == LOGITS_ALL ? t->n : 1;
     t->to_pack = t->p->u + (int64_t)(t->n - n) * hidden;
     t->pack_cols = hidden;
-    thread_pool_run(b->pool, n, b->k.pack_tile, pack_part, t);
+    run_region(b, OP_HEAD, n, b->k.pack_tile, pack_part, t);
     add_job(t, &b->weights->head, logits, b->config.n_vocab);
-    project(t, n);
+    project(t, OP_HEAD, n);
 }
 
 static calla_status run_chunk(chunk *t, const calla_control *control, calla_error *err)
 {
     backend *b = t->b;
     for (int32_t i = 0; i < t->n; i++) t->p->bad_layer[i] = -1;
-    thread_pool_run(b->pool, t->n, 1, embed_part, t);
+    run_region(b, OP_EMBEDDING, t->n, 1, embed_part, t);
     for (int32_t i = 0; i < b->config.n_layers; i++) {
         if (is_cancelled(control))
             return error_set(err, CALLA_ERR_CANCELLED, "cancelled at position %lld",
@@ -571,6 +578,7 @@ calla_status prefill_chunk(backend *b, backend_sequence *s, const int32_t *token
         return status;
     }
     if (mode != LOGITS_NONE) project_logits(&t, mode, logits);
+    profile_count_ends(b, n, mode == LOGITS_ALL ? n : mode == LOGITS_LAST);
     float *state = s->at.state;
     s->at.state = b->store.spare_state;
     b->store.spare_state = state;

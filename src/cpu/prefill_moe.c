@@ -65,6 +65,15 @@ static void sort_slots(moe_chunk *t)
     }
 }
 
+/* Experts that have rows. */
+static int32_t n_chosen(const moe_chunk *t)
+{
+    int32_t n = 0;
+    for (int32_t e = 0; e < t->b->config.n_experts; e++)
+        n += t->p->offsets[e + 1] > t->p->offsets[e];
+    return n;
+}
+
 /* One expert's matrices for some of its rows. */
 static void expert_part(void *context, int32_t index, int thread)
 {
@@ -114,8 +123,15 @@ static void combine_part(void *context, int64_t begin, int64_t end, int thread)
 void prefill_moe(backend *b, const layer_weights *layer, int32_t n)
 {
     moe_chunk t = {b, &b->scratch.prefill, &layer->moe, n};
+    int64_t start = profile_start(&b->profile);
     thread_pool_run(b->pool, n, GEMV_MAX_INPUTS, route_part, &t);
     sort_slots(&t);
+    profile_stop(&b->profile, OP_ROUTER, start);
+    start = profile_start(&b->profile);
     run_units(b->pool, t.p->n_units, expert_part, &t);
     thread_pool_run(b->pool, n, 1, combine_part, &t);
+    const model_config *c = &b->config;
+    profile_stop_experts(&b->profile, start, (int64_t)c->n_experts_per_token * c->expert_width,
+                         c->shared_expert_width);
+    profile_count_moe(b, t.w, n, n_chosen(&t));
 }

@@ -17,6 +17,7 @@ typedef struct backend_snapshot backend_snapshot;
 enum {
     KV_BLOCK_TOKENS = 256,          /* tokens per reference-counted KV block */
     BACKEND_MAX_SEQUENCES = 8,      /* sequences one step may advance */
+    BACKEND_MAX_PROFILE = 24,       /* kinds of work a backend tells apart */
     TOKEN_LAST_SAMPLED = -1,        /* step input: the token the device sampled last */
 };
 
@@ -34,6 +35,8 @@ typedef struct backend_capabilities {
     bool samples_on_device;
     int32_t max_step_sequences;
     int32_t snapshot_grid; /* snapshots may stand at multiples of this many tokens (1 = anywhere) */
+    int64_t state_bytes;    /* of recurrent state, read and written by a step for one sequence */
+    int64_t kv_token_bytes; /* of one token's K and V in all layers */
 } backend_capabilities;
 
 typedef enum logits_mode { LOGITS_NONE, LOGITS_LAST, LOGITS_ALL } logits_mode;
@@ -102,6 +105,13 @@ typedef struct backend_ops {
     void (*snapshot_restore)(backend *b, const backend_snapshot *snapshot, backend_sequence *s);
     /* Bytes one snapshot holds besides shared KV. */
     int64_t (*snapshot_bytes)(const backend *b);
+
+    /* See calla_engine_measure. NULL, like the next two, if the backend has no such thing. */
+    calla_status (*measure)(backend *b, calla_machine_rates *rates, calla_error *err);
+    /* See calla_engine_set_profile; get_profile writes at most BACKEND_MAX_PROFILE entries and gives
+     * their number. */
+    void (*set_profile)(backend *b, bool on);
+    int32_t (*get_profile)(const backend *b, calla_profile_entry *entries);
 
     /* For tests: `tap` is called with the residual stream entering each layer and, last, the
      * final norm's output: rows [n_rows][D] f32, borrowed. NULL turns it off. */

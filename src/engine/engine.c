@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/threads.h"
+#include "model/inventory.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -136,6 +137,8 @@ static void set_info(calla_engine *e)
 {
     const model_config *c = &e->weights.config;
     calla_memory_plan memory = e->info.memory;
+    model_sizes sizes;
+    model_sizes_compute(c, c->layout, &sizes);
     e->info = (calla_engine_info){
         .backend = e->ops->name,
         .isa = e->ops->isa(e->backend),
@@ -146,6 +149,11 @@ static void set_info(calla_engine *e)
         .n_layers = c->n_layers,
         .hidden_size = c->hidden_size,
         .memory = memory,
+        .token_weight_bytes = e->weights.token_bytes,
+        .state_bytes = e->capabilities.state_bytes,
+        .kv_bytes_per_token = e->capabilities.kv_token_bytes,
+        .token_operations = sizes.token_operations,
+        .attention_operations = sizes.attention_operations,
     };
 }
 

@@ -31,6 +31,9 @@ struct calla_engine {
     snapshot_store snapshots;
     sampler sampler; /* scratch shared by the sessions */
     calla_engine_info info;
+    bool profiling;
+    calla_profile_entry sampling;                         /* what the engine does itself */
+    calla_profile_entry profile[BACKEND_MAX_PROFILE + 1]; /* for calla_engine_get_profile */
 };
 
 /* calla_engine_open with the backends to choose from (NULL-terminated) and weights already opened,

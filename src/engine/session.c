@@ -372,9 +372,14 @@ calla_status calla_session_next_batch(calla_session *const *sessions, int32_t n,
     calla_sampled out[BACKEND_MAX_SEQUENCES];
     CALLA_TRY(run_pending(sessions, n, control, logits, err));
     calla_status status = CALLA_OK;
+    int64_t start_ns = e->profiling ? clock_ns() : 0;
     for (int32_t i = 0; i < n && status == CALLA_OK; i++)
         status = sampler_choose(&e->sampler, logits[i], sampling[i], &sessions[i]->generated,
                                 sessions[i]->n_tokens, &out[i], err);
+    if (e->profiling) {
+        e->sampling.ns += clock_ns() - start_ns;
+        e->sampling.n_calls++;
+    }
     for (int32_t i = 0; i < n; i++) {
         calla_session *s = sessions[i];
         if (status != CALLA_OK) { /* the caller may try again with other parameters */

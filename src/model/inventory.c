@@ -93,7 +93,9 @@ static void add_sizes(const model_config *c, calla_layout layout, const part *p,
     bool linear = part_is_linear(p);
     if (linear) bytes = linear_bytes(layout, p->stem, p->rows, p->cols);
     s->n_tensors += linear && layout == CALLA_LAYOUT_MLX4 ? 3 : 1;
+    if (p->kind == PART_MATRIX) s->token_operations += 2 * elements;
     if (p->kind == PART_EXPERTS) {
+        s->token_operations += 2 * elements * c->n_experts_per_token;
         s->token_bytes += bytes * c->n_experts_per_token;
         elements *= c->n_experts;
         bytes *= c->n_experts;
@@ -116,7 +118,13 @@ void model_sizes_compute(const model_config *c, calla_layout layout, model_sizes
         for (int32_t k = 0; k < n; k++) add_sizes(c, layout, &parts[k], &s);
         if (layout == CALLA_LAYOUT_BF16) s.n_tensors--; /* gate and up experts are one tensor */
     }
+    /* The recurrence takes 7 operations per element of its state, attention 4 per query element. */
+    int64_t n_gdn = c->n_layers - c->n_attention_layers;
+    s.token_operations += 7 * n_gdn * c->n_value_heads * GDN_HEAD_DIM * GDN_HEAD_DIM;
+    s.attention_operations = 4 * (int64_t)c->n_attention_layers * c->query_size;
+    int64_t layer_operations = s.token_operations;
     outer_parts(c, outer);
     for (int32_t k = 0; k < N_OUTER_PARTS; k++) add_sizes(c, layout, &outer[k], &s);
+    s.token_operations = layer_operations;
     *sizes = s;
 }

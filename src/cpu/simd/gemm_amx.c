@@ -259,3 +259,32 @@ void gemm_bf16_amx(const matrix *w, int32_t begin, int32_t end, const void *pack
     }
     _tile_release();
 }
+
+/* ---- measuring ---- */
+
+/* The products of `multiply` without its loads. */
+int64_t measure_multiply_amx(int64_t n_rounds, float *sink)
+{
+    _Alignas(64) uint16_t tile[TILE_ELEMENTS];
+    _Alignas(64) sum_tile sums[2][2];
+    for (int i = 0; i < TILE_ELEMENTS; i++) tile[i] = f32_to_bf16(*sink / (float)(1 + i % 7));
+    configure_tiles();
+    _tile_loadd(4, tile, 64);
+    _tile_loadd(5, tile, 64);
+    _tile_loadd(6, tile, 64);
+    _tile_loadd(7, tile, 64);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t r = 0; r < n_rounds; r++) {
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 5, 6);
+        _tile_dpbf16ps(2, 4, 7);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    store_sums(sums);
+    _tile_release();
+    *sink = sums[0][0][0][0] + sums[1][1][1][1];
+    return n_rounds * 4 * TILE * TILE * STEP * 2;
+}
