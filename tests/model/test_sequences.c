@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N = ORACLE_N, V = ORACLE_V };
+enum { V = ORACLE_V };
 
 /* ---- steps of several sequences ---- */
 
@@ -21,17 +21,17 @@ static void step_all(backend *b, backend_sequence *const *s, const int32_t *toke
     assert_ok(cpu_ops()->step_wait(b, results, n, NULL, &err), &err);
 }
 
-/* Sequence i has the prompt ids[11 i .. 11 i + 20 + 30 i), then takes `tokens`. */
+/* Sequence i has the prompt ids[11 i .. 11 i + 5 + 20 i). */
 static void start(backend *b, backend_sequence *s, int32_t i)
 {
     cpu_ops()->sequence_reset(b, s);
-    oracle_prefill(b, s, oracle_ids + 11 * i, 20 + 30 * i, LOGITS_NONE, NULL);
+    oracle_prefill(b, s, oracle_ids + 11 * i, 5 + 20 * i, LOGITS_NONE, NULL);
 }
 
 static void test_batch(void **state)
 {
     (void)state;
-    enum { STEPS = 6 };
+    enum { STEPS = 4 };
     static const char *const isas[] = {"f32", "c", "auto"};
     for (int k = 0; k < 3; k++) {
         backend *b = oracle_open(isas[k]);
@@ -73,30 +73,29 @@ static backend_snapshot *snapshot_of(backend *b, const backend_sequence *s)
  * nothing had happened in between. */
 static void check_snapshot(const char *isa, int32_t at)
 {
+    enum { MORE = 12 };
+    static float expected[V], expected_decode[MORE][V], logits[V];
     backend *b = oracle_open(isa);
     backend_sequence *s = oracle_create(b), *other = oracle_create(b);
-    float *expected = oracle_prefill_all(b, s), *expected_decode, logits[V];
-    cpu_ops()->sequence_reset(b, s);
-    expected_decode = oracle_decode_from(b, s, at);
+    oracle_prefill(b, s, oracle_ids, at + MORE, LOGITS_LAST, expected);
     cpu_ops()->sequence_reset(b, s);
     if (at > 0) oracle_prefill(b, s, oracle_ids, at, LOGITS_NONE, NULL);
     backend_snapshot *snapshot = snapshot_of(b, s);
-    oracle_prefill(b, s, oracle_ids + 50, 40, LOGITS_NONE, NULL); /* elsewhere */
-    oracle_step(b, s, oracle_ids[3]);
+    for (int32_t i = 0; i < MORE; i++)
+        memcpy(expected_decode[i], oracle_step(b, s, oracle_ids[at + i]), sizeof expected);
+    oracle_prefill(b, s, oracle_ids + 50, 20, LOGITS_NONE, NULL); /* elsewhere */
     for (int round = 0; round < 2; round++) {
         backend_sequence *into = round ? s : other;
         cpu_ops()->snapshot_restore(b, snapshot, into);
         assert_int_equal(cpu_ops()->sequence_length(b, into), at);
-        oracle_prefill(b, into, oracle_ids + at, N - at, LOGITS_LAST, logits);
-        assert_same(logits, expected + (N - 1) * V, V, "prefill after restore");
+        oracle_prefill(b, into, oracle_ids + at, MORE, LOGITS_LAST, logits);
+        assert_same(logits, expected, V, "prefill after restore");
         cpu_ops()->snapshot_restore(b, snapshot, into);
-        for (int32_t i = at; i < N; i++)
-            assert_same(oracle_step(b, into, oracle_ids[i]), expected_decode + i * V, V,
+        for (int32_t i = 0; i < MORE; i++)
+            assert_same(oracle_step(b, into, oracle_ids[at + i]), expected_decode[i], V,
                         "decode after restore");
     }
     cpu_ops()->snapshot_free(b, snapshot);
-    free(expected);
-    free(expected_decode);
     cpu_ops()->close(b);
 }
 
@@ -111,14 +110,14 @@ static void test_snapshots(void **state)
 static void test_branches(void **state)
 {
     (void)state;
-    enum { AT = 90, LONG = 300 };
+    enum { AT = 230, LONG = 290 };
     static int32_t tokens[3][LONG];
     static float expected[3][V];
     backend *b = oracle_open("c");
     backend_sequence *s[3];
     for (int i = 0; i < 3; i++) {
         for (int t = 0; t < LONG; t++)
-            tokens[i][t] = oracle_ids[t < AT ? t % N : (t * (i + 3) + 17 * i) % N];
+            tokens[i][t] = oracle_ids[t < AT ? t % ORACLE_N : (t * (i + 3) + 17 * i) % ORACLE_N];
         s[i] = oracle_create(b);
         oracle_prefill(b, s[i], tokens[i], LONG, LOGITS_LAST, expected[i]);
         cpu_ops()->sequence_reset(b, s[i]);
@@ -204,9 +203,13 @@ static void see_progress(void *user, int64_t done, int64_t total)
 static void test_cancel(void **state)
 {
     (void)state;
-    backend *b = oracle_open("c");
+    enum { CHUNK = 16, TOKENS = 40 };
+    backend_options options = oracle_options("c");
+    options.prefill_chunk = CHUNK;
+    backend *b = oracle_open_with(&oracle_mlx4, &options);
     backend_sequence *s = oracle_create(b);
-    float *expected = oracle_prefill_all(b, s), logits[V];
+    float expected[V], logits[V];
+    oracle_prefill(b, s, oracle_ids, TOKENS, LOGITS_LAST, expected);
     for (int32_t chunk = 0; chunk < 3; chunk++)
         for (int32_t layer = 0; layer < ORACLE_L; layer++) {
             canceller c = {.layer = layer, .calls_left = chunk};
@@ -215,23 +218,23 @@ static void test_cancel(void **state)
             cpu_ops()->sequence_reset(b, s);
             cpu_ops()->set_tap(b, cancel_tap, &c);
             calla_status status =
-                cpu_ops()->prefill(b, s, oracle_ids, N, LOGITS_LAST, logits, &control, &err);
+                cpu_ops()->prefill(b, s, oracle_ids, TOKENS, LOGITS_LAST, logits, &control, &err);
             cpu_ops()->set_tap(b, NULL, NULL);
             int64_t length = cpu_ops()->sequence_length(b, s);
             if (chunk == 2 && layer == ORACLE_L - 1) { /* after the last poll: done */
                 assert_ok(status, &err);
-                assert_int_equal(length, N);
+                assert_int_equal(length, TOKENS);
                 continue;
             }
             /* The last layer's tap comes after its poll: that chunk ends. */
-            assert_int_equal(length, 64 * (chunk + (layer == ORACLE_L - 1)));
+            assert_int_equal(length, CHUNK * (chunk + (layer == ORACLE_L - 1)));
             assert_error(status, CALLA_ERR_CANCELLED, &err, "cancelled");
             assert_int_equal(c.done, length);
-            if (length > 0) assert_int_equal(c.total, N);
-            oracle_prefill(b, s, oracle_ids + length, N - (int32_t)length, LOGITS_LAST, logits);
-            assert_same(logits, expected + (N - 1) * V, V, "after a cancelled chunk");
+            if (length > 0) assert_int_equal(c.total, TOKENS);
+            oracle_prefill(b, s, oracle_ids + length, TOKENS - (int32_t)length, LOGITS_LAST,
+                           logits);
+            assert_same(logits, expected, V, "after a cancelled chunk");
         }
-    free(expected);
     cpu_ops()->close(b);
 }
 
