@@ -100,7 +100,9 @@ CALLA_API void calla_prompt_free(calla_prompt *prompt);
 
 /* Renders a JSON array of messages (OpenAI's form: role, content, reasoning_content, tool_calls)
  * and an optional JSON array of tools (NULL, 0 = none) as the model's official template does, byte
- * for byte. */
+ * for byte. `options` NULL means the defaults. Unless strict, system and developer messages are
+ * merged into one at the start, joined by an empty line, string arguments are parsed, and anything
+ * but text is refused. Errors name the place: "messages[2].content[1]: ...". */
 CALLA_API calla_status calla_chat_render(const char *messages, size_t n_messages_bytes,
                                          const char *tools, size_t n_tools_bytes,
                                          const calla_chat_options *options, calla_prompt *prompt,
@@ -128,8 +130,10 @@ typedef struct calla_chat_parser calla_chat_parser;
 
 /* A streaming parser for the text generated after `prompt` (its end says whether the model starts
  * inside a thinking block). `tools` as in calla_chat_render: argument values are converted to the
- * schema's types where they parse as such, else kept as strings. The concatenated events do not
- * depend on how the text is cut into pieces. Malformed output is never an error: what cannot be a
+ * schema's types where they parse as such, else kept as strings; without a type in the schema, what
+ * is a JSON value other than a string becomes one. A call inside the thinking ends it, if it names
+ * one of the tools (or none are given). The concatenated events do not depend on how the text is cut
+ * into pieces. Malformed output is never an error: what cannot be a
  * tool call stays content, and a call that breaks off is closed as valid JSON. */
 CALLA_API calla_status calla_chat_parser_create(const char *prompt, size_t n_prompt_bytes,
                                                 const char *tools, size_t n_tools_bytes,
