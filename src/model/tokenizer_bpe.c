@@ -6,8 +6,11 @@
  * in one bucket per rank, and one sweep over the ranks takes bucket after bucket, each from left to
  * right. A merge nearly always makes pairs of higher rank than its own, since a token is learned
  * before the merges it is part of; the pairs for which that fails go to a heap, which comes first.
- * So n bytes take time proportional to n but for sorting: a bucket's pairs are sorted where several
- * ranks filled it, and the heap holds what it must. */
+ *
+ * Buckets need no sorting. The merges within the bytes of a token are those of these bytes alone,
+ * whatever is around them, so a token is always made by the same merge, and a pair always comes up
+ * in the same sweep, when the later one of its two tokens is made. Sweeps go from left to right,
+ * and what the heap makes in between is where the sweep is. */
 #include "base/memory.h"
 #include "model/tokenizer.h"
 
@@ -111,32 +114,19 @@ static void bucket_push(bpe *b, uint32_t rank, uint32_t symbol)
     b->used[rank / 64] |= (uint64_t)1 << rank % 64;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* Empties a bucket into b->sweep, from left to right; returns the count. */
 static size_t bucket_take(bpe *b, uint32_t rank)
 {
     size_t n = 0;
-    bool descending = true; /* as pairs pushed from left to right come out */
     for (uint32_t node = b->buckets[rank], next; node != NO_NODE; node = next) {
         next = b->nodes[node].next;
-        b->sweep[n] = b->nodes[node].symbol;
-        descending = descending && (n == 0 || b->sweep[n - 1] > b->sweep[n]);
-        n++;
+        b->sweep[n++] = b->nodes[node].symbol;
         b->nodes[node].next = b->free_node;
         b->free_node = node;
     }
     b->buckets[rank] = NO_NODE;
     b->used[rank / 64] &= ~((uint64_t)1 << rank % 64);
-    if (!descending) {
-        qsort(b->sweep, n, sizeof b->sweep[0], by_value);
-        return n;
-    }
-    for (size_t i = 0; i < n / 2; i++) {
+    for (size_t i = 0; i < n / 2; i++) { /* the last one pushed came out first */
         uint32_t other = b->sweep[n - 1 - i];
         b->sweep[n - 1 - i] = b->sweep[i];
         b->sweep[i] = other;
@@ -181,18 +171,8 @@ static calla_status merge_pair(bpe *b, uint32_t i, uint32_t rank, uint32_t done,
     left->next = right->next;
     right->rank = NO_RANK;
     if (left->next != NO_SYMBOL) b->symbols[left->next].prev = i;
-    CALLA_TRY(queue_pair(b, i, done, err));
-    return left->prev == NO_SYMBOL ? CALLA_OK : queue_pair(b, left->prev, done, err);
-}
-
-/* Merges all pairs in the heap that come before `key`. */
-static calla_status merge_heap(bpe *b, uint64_t key, uint32_t done, calla_error *err)
-{
-    while (b->n_heap > 0 && b->heap[0] < key) {
-        uint64_t top = heap_pop(b);
-        CALLA_TRY(merge_pair(b, (uint32_t)top, (uint32_t)(top >> 32), done, err));
-    }
-    return CALLA_OK;
+    if (left->prev != NO_SYMBOL) CALLA_TRY(queue_pair(b, left->prev, done, err));
+    return queue_pair(b, i, done, err);
 }
 
 static calla_status merge_all(bpe *b, calla_error *err)
@@ -200,10 +180,12 @@ static calla_status merge_all(bpe *b, calla_error *err)
     for (uint32_t rank = 0; (rank = bucket_next(b, rank)) != NO_RANK; rank++) {
         size_t n = bucket_take(b, rank);
         for (size_t i = 0; i < n; i++) {
-            CALLA_TRY(merge_heap(b, (uint64_t)rank << 32 | b->sweep[i], rank, err));
             CALLA_TRY(merge_pair(b, b->sweep[i], rank, rank, err));
+            while (b->n_heap > 0) {
+                uint64_t top = heap_pop(b);
+                CALLA_TRY(merge_pair(b, (uint32_t)top, (uint32_t)(top >> 32), rank, err));
+            }
         }
-        CALLA_TRY(merge_heap(b, (uint64_t)(rank + 1) << 32, rank, err));
     }
     return CALLA_OK;
 }

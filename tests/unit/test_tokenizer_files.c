@@ -83,6 +83,7 @@ static void test_vocab(void **state)
     assert_refused("\"ab\": 256", "\"a\\u12g4\": 256", "expected an escape");
     assert_refused("\"ab\": 256", "\"a\\ud800b\": 256", "expected a pair of surrogates");
     assert_refused("\"ab\": 256", "\"a\\ud800\\u0041\": 256", "expected a pair of surrogates");
+    assert_refused("\"ab\": 256", "\"a\\ud800\\ue000\": 256", "expected a pair of surrogates");
     assert_refused("\"ab\": 256", "\"a\\udc00b\": 256", "expected a pair of surrogates");
     assert_refused("\"ab\": 256", "\"a\tb\": 256", "expected no control character");
     assert_refused("261}", "261]", "model.vocab: ']' at byte");
