@@ -154,44 +154,66 @@ static void apply_penalties(float *values, int32_t n, const calla_sampling *p,
 
 /* ---- sums of exponentials ---- */
 
-/* e^x for x <= 0, within 2e-7 of it, and 0 below -87: plain arithmetic rather than expf, so that it
- * vectorises and a seed gives the same token on every machine. e^x = 2^n e^r, |r| <= ln(2)/2, e^r
- * by its Taylor polynomial (remainder below 2e-8). */
-static inline float exp_nonpositive(float x)
+typedef float floats __attribute__((vector_size(16)));
+typedef int32_t ints __attribute__((vector_size(16)));
+typedef uint32_t words __attribute__((vector_size(16)));
+typedef double doubles __attribute__((vector_size(32)));
+enum { VECTOR = 4 };
+
+/* e^x for four x <= 0, within 2e-7 of it, and 0 below -87: plain arithmetic rather than expf, so
+ * that a seed gives the same token on every machine. e^x = 2^n e^r, |r| <= ln(2)/2, e^r by its
+ * Taylor polynomial (remainder below 2e-8). */
+static inline floats exp_nonpositive(floats x)
 {
-    float clamped = x < -87.0f ? -87.0f : x;
-    float shifted = clamped * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: rounds to a whole number */
-    float n = shifted - 12582912.0f;
-    float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
-    float p = 1.0f / 5040;
-    p = p * r + 1.0f / 720;
+    ints keep = x >= -87.0f; /* all bits where true */
+    x = (floats)((ints)x & keep);
+    floats shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: rounds to a whole number */
+    floats n = shifted - 12582912.0f;
+    floats r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    floats p = r * (1.0f / 5040) + 1.0f / 720;
     p = p * r + 1.0f / 120;
     p = p * r + 1.0f / 24;
     p = p * r + 1.0f / 6;
     p = p * r + 0.5f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
-    uint32_t bits;
-    memcpy(&bits, &shifted, sizeof bits); /* its low bits are n */
-    bits = (bits + 127u) << 23;
-    float power;
-    memcpy(&power, &bits, sizeof power);
-    return x < -87.0f ? 0.0f : p * power;
+    floats power = (floats)(((words)shifted + 127) << 23); /* the low bits of shifted are n */
+    return (floats)((ints)(p * power) & keep);
+}
+
+/* The largest of values[n], and in *first the lowest index that has it. */
+static float find_largest(const float *values, int32_t n, int32_t *first)
+{
+    floats most = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    int32_t i = 0;
+    for (; i + VECTOR <= n; i += VECTOR) {
+        floats x;
+        memcpy(&x, values + i, sizeof x);
+        ints larger = x > most;
+        most = (floats)(((ints)x & larger) | ((ints)most & ~larger));
+    }
+    float max = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
+    for (; i < n; i++) max = fmaxf(max, values[i]);
+    for (i = 0; values[i] != max; i++) {}
+    *first = i;
+    return max;
 }
 
 /* The sum of exp((values[i] - max) * scale) over all i. */
 static double sum_exponentials(const float *values, int32_t n, float max, float scale)
 {
-    double total[LANES] = {0};
+    doubles total = {0};
     int32_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        float e[LANES];
-        for (int j = 0; j < LANES; j++) e[j] = exp_nonpositive((values[i + j] - max) * scale);
-        for (int j = 0; j < LANES; j++) total[j] += (double)e[j];
+    for (; i + VECTOR <= n; i += VECTOR) {
+        floats x;
+        memcpy(&x, values + i, sizeof x);
+        total += __builtin_convertvector(exp_nonpositive((x - max) * scale), doubles);
     }
-    for (; i < n; i++) total[0] += (double)exp_nonpositive((values[i] - max) * scale);
-    return ((total[0] + total[1]) + (total[2] + total[3])) +
-           ((total[4] + total[5]) + (total[6] + total[7]));
+    for (; i < n; i++) {
+        floats x = {(values[i] - max) * scale};
+        total[0] += (double)exp_nonpositive(x)[0];
+    }
+    return (total[0] + total[1]) + (total[2] + total[3]);
 }
 
 /* ---- the k best ---- */
@@ -217,13 +239,29 @@ static void sift_down(sampler_candidate *heap, int32_t n, int32_t i)
     heap[i] = moved;
 }
 
+static void make_heap(sampler_candidate *heap, int32_t n)
+{
+    for (int32_t i = n / 2 - 1; i >= 0; i--) sift_down(heap, n, i);
+}
+
+/* Heap sort: the heap's elements in order. */
+static void sort_heap(sampler_candidate *heap, int32_t n)
+{
+    for (int32_t end = n - 1; end > 0; end--) {
+        sampler_candidate last = heap[0];
+        heap[0] = heap[end];
+        heap[end] = last;
+        sift_down(heap, end, 0);
+    }
+}
+
 /* The first min(k, number of allowed) candidates in order, into best[k]; returns their number. */
 static int32_t select_best(const float *values, int32_t n, int32_t k, sampler_candidate *best)
 {
     int32_t n_best = 0, i = 0;
     for (; i < n && n_best < k; i++)
         if (values[i] != -INFINITY) best[n_best++] = (sampler_candidate){values[i], i};
-    for (int32_t j = n_best / 2 - 1; j >= 0; j--) sift_down(best, n_best, j);
+    make_heap(best, n_best);
     for (; i < n; i++) {
         /* Later ids come after equal values, so only a larger value displaces the root. */
         if (values[i] > best[0].value) {
@@ -231,12 +269,7 @@ static int32_t select_best(const float *values, int32_t n, int32_t k, sampler_ca
             sift_down(best, n_best, 0);
         }
     }
-    for (int32_t end = n_best - 1; end > 0; end--) { /* heap sort */
-        sampler_candidate last = best[0];
-        best[0] = best[end];
-        best[end] = last;
-        sift_down(best, end, 0);
-    }
+    sort_heap(best, n_best);
     return n_best;
 }
 
@@ -250,45 +283,63 @@ typedef struct draw_context {
 
 static double weight_of(const draw_context *d, float value)
 {
-    return (double)exp_nonpositive((value - d->max) * d->scale);
+    floats x = {(value - d->max) * d->scale};
+    return (double)exp_nonpositive(x)[0];
 }
 
-/* How many of the sorted best[n_best] are needed to reach `mass`; n_best + 1 if they do not. */
-static int32_t count_for_mass(const draw_context *d, const sampler_candidate *best, int32_t n_best,
-                              double mass)
+/* The first of the sorted best[n_best] at which the sum of weights, from `sum` on, reaches `mass`;
+ * or the last, where rounding keeps it below. */
+static sampler_candidate find_mass(const draw_context *d, const sampler_candidate *best,
+                                   int32_t n_best, double sum, double mass)
 {
-    double sum = 0;
-    for (int32_t i = 0; i < n_best; i++) {
+    int32_t i = 0;
+    for (; i < n_best - 1; i++) {
         sum += weight_of(d, best[i].value);
-        if (sum >= mass) return i + 1;
+        if (sum >= mass) break;
     }
-    return n_best + 1;
+    return best[i];
+}
+
+/* Top-p over all tokens: a histogram of the mass by distance from the largest logit tells in which
+ * of its bins the last kept candidate is; only that bin is sorted. */
+static sampler_candidate find_top_p(sampler *s, const draw_context *d, double top_p)
+{
+    enum { BINS_PER_NAT = 8, N_BINS = 88 * BINS_PER_NAT }; /* weights end at 87 nats */
+    double bins[N_BINS] = {0}, total = 0, before = 0;
+    int32_t bin = 0, last = 0, n_candidates = 0;
+#define BIN_OF(value) ((int32_t)((d->max - (value)) * d->scale * BINS_PER_NAT))
+    for (int32_t i = 0; i < d->n; i++) {
+        double weight = weight_of(d, d->values[i]);
+        if (weight > 0) bins[BIN_OF(d->values[i])] += weight;
+    }
+    for (int32_t i = 0; i < N_BINS; i++) {
+        total += bins[i];
+        if (bins[i] > 0) last = i;
+    }
+    while (bin < last && before + bins[bin] < total * top_p) before += bins[bin++];
+    for (int32_t i = 0; i < d->n; i++)
+        if (weight_of(d, d->values[i]) > 0 && BIN_OF(d->values[i]) == bin)
+            s->candidates[n_candidates++] = (sampler_candidate){d->values[i], i};
+#undef BIN_OF
+    make_heap(s->candidates, n_candidates);
+    sort_heap(s->candidates, n_candidates);
+    return find_mass(d, s->candidates, n_candidates, before, total * top_p);
 }
 
 /* Top-k and top-p: the last candidate in order that is kept. */
 static sampler_candidate last_kept(sampler *s, const draw_context *d, const calla_sampling *p)
 {
     bool use_top_p = p->top_p > 0 && p->top_p < 1;
-    sampler_candidate *best = s->candidates;
     if (p->top_k > 0 && p->top_k < d->n) {
-        int32_t n_best = select_best(d->values, d->n, p->top_k, best), n_kept = n_best;
-        if (use_top_p) {
-            double total = 0;
-            for (int32_t i = 0; i < n_best; i++) total += weight_of(d, best[i].value);
-            n_kept = count_for_mass(d, best, n_best, total * (double)p->top_p);
-        }
-        return best[(n_kept < n_best ? n_kept : n_best) - 1];
+        sampler_candidate *best = s->candidates;
+        int32_t n_best = select_best(d->values, d->n, p->top_k, best);
+        if (!use_top_p) return best[n_best - 1];
+        double total = 0;
+        for (int32_t i = 0; i < n_best; i++) total += weight_of(d, best[i].value);
+        return find_mass(d, best, n_best, 0, total * (double)p->top_p);
     }
-    if (!use_top_p) return (sampler_candidate){-INFINITY, d->n};
-    /* Usually a few tokens hold the mass: sort more of them only when they do not. */
-    double mass = sum_exponentials(d->values, d->n, d->max, d->scale) * (double)p->top_p;
-    for (int32_t k = 64;; k = k < d->n / 8 ? k * 8 : d->n) {
-        if (k > d->n) k = d->n;
-        int32_t n_best = select_best(d->values, d->n, k, best);
-        int32_t n_kept = count_for_mass(d, best, n_best, mass);
-        if (n_kept <= n_best) return best[n_kept - 1];
-        if (k == d->n || n_best < k) return best[n_best - 1];
-    }
+    if (use_top_p) return find_top_p(s, d, (double)p->top_p);
+    return (sampler_candidate){-INFINITY, d->n}; /* all */
 }
 
 /* Draws by inverting the cumulative distribution of the kept tokens in ascending order of id. */
@@ -328,10 +379,8 @@ calla_status sampler_choose(sampler *s, const float *logits, const calla_samplin
         s->values[p->logit_bias[i].token] += p->logit_bias[i].bias;
     apply_penalties(s->values, n, p, generated);
 
-    int32_t best = 0;
-    for (int32_t i = 1; i < n; i++)
-        if (s->values[i] > s->values[best]) best = i;
-    float max = s->values[best];
+    int32_t best;
+    float max = find_largest(s->values, n, &best);
     if (max == -INFINITY)
         return error_set(err, CALLA_ERR_INPUT,
                          "no token is left to sample at position %lld: logit bias and token mask "
