@@ -45,13 +45,15 @@ CALLA_API void calla_tokenizer_close(calla_tokenizer *tokenizer);
 
 /* Text to ids. Added tokens (`<|im_start|>` ...) are recognised except where a match would overlap
  * one of literal[n_literal] (ascending, disjoint): text there is text. Invalid UTF-8 is replaced by
- * U+FFFD as Python's errors="replace" does. Time is linear in n_bytes. */
+ * U+FFFD as Python's errors="replace" does. Time is linear in n_bytes with the patterns that the
+ * model's files carry. A text above 1 GiB is CALLA_ERR_INPUT. */
 CALLA_API calla_status calla_tokenizer_encode(const calla_tokenizer *tokenizer, const char *text,
                                               size_t n_bytes, const calla_range *literal,
                                               size_t n_literal, calla_tokens *tokens,
                                               calla_error *err);
 
-/* Ids to text. Invalid sequences become U+FFFD. skip_special leaves out tokens marked special. */
+/* Ids to text. Invalid sequences become U+FFFD. skip_special leaves out tokens marked special. An id
+ * that is no token is CALLA_ERR_INPUT. */
 CALLA_API calla_status calla_tokenizer_decode(const calla_tokenizer *tokenizer, const int32_t *ids,
                                               int64_t n, bool skip_special, calla_text *text,
                                               calla_error *err);
@@ -204,11 +206,13 @@ CALLA_API void calla_machine_get_info(calla_machine_info *info);
 /* ---- writing checkpoints ---- */
 
 typedef struct calla_write_options {
-    bool overwrite; /* replace an existing destination directory's files */
+    bool overwrite; /* replace a checkpoint in the destination directory: it stays whole until the new
+                       one is complete, so the disk must hold both. Other files there stay. Without
+                       it the directory must be empty or absent */
     void (*progress)(void *user, int64_t done_bytes, int64_t total_bytes);
     void *user;
     const atomic_bool *cancel;
-    int64_t max_shard_bytes; /* [5 GB] */
+    int64_t max_shard_bytes; /* [5 GiB]; at most 256 files */
 } calla_write_options;
 
 /* Quantizes a Hugging Face bf16 checkpoint to MLX affine 4-bit, group 64, routers 8-bit (MODEL.md
