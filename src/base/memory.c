@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static bool round_up(size_t n, size_t *rounded)
 {
@@ -11,21 +12,50 @@ static bool round_up(size_t n, size_t *rounded)
     return true;
 }
 
+/* In front of every allocation, filling up to the alignment. */
+typedef struct header {
+    size_t mapped_bytes; /* of the whole mapping; 0: from aligned_alloc */
+} header;
+
+enum { MAP_FROM_BYTES = 16 << 20 };
+
+/* Large pieces are mapped: the kernel gives zero pages, and only when they are touched, so that a
+ * KV cache costs what was used of it. Huge pages spare the misses of walking through it. */
+static void *map_memory(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    madvise(p, bytes, MADV_HUGEPAGE); /* a wish */
+    return p;
+}
+
 calla_status mem_alloc(size_t n, size_t element_bytes, const char *what, void **memory,
                        calla_error *err)
 {
     size_t bytes;
-    if (!size_mul(n, element_bytes, &bytes) || !round_up(bytes ? bytes : 1, &bytes))
+    if (!size_mul(n, element_bytes, &bytes) || !round_up(bytes ? bytes : 1, &bytes) ||
+        !size_add(bytes, CALLA_ALIGNMENT, &bytes))
         return error_set(err, CALLA_ERR_MEMORY, "%s: size %zu x %zu bytes overflows", what, n,
                          element_bytes);
-    void *p = aligned_alloc(CALLA_ALIGNMENT, bytes);
+    bool mapped = bytes >= MAP_FROM_BYTES;
+    unsigned char *p = mapped ? map_memory(bytes) : aligned_alloc(CALLA_ALIGNMENT, bytes);
     if (!p) return error_set(err, CALLA_ERR_MEMORY, "%s: no memory for %zu bytes", what, bytes);
-    memset(p, 0, bytes);
-    *memory = p;
+    if (!mapped) memset(p, 0, bytes);
+    ((header *)(void *)p)->mapped_bytes = mapped ? bytes : 0;
+    *memory = p + CALLA_ALIGNMENT;
     return CALLA_OK;
 }
 
-void mem_free(void *memory) { free(memory); }
+void mem_free(void *memory)
+{
+    if (!memory) return;
+    void *p = (unsigned char *)memory - CALLA_ALIGNMENT;
+    size_t mapped_bytes = ((const header *)p)->mapped_bytes;
+    if (mapped_bytes)
+        munmap(p, mapped_bytes);
+    else
+        free(p);
+}
 
 calla_status mem_grow(void **array, size_t *capacity, size_t need, size_t element_bytes,
                       const char *what, calla_error *err)

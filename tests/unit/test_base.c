@@ -87,6 +87,18 @@ static void test_memory(void **state)
         for (size_t i = 0; i < 3 * n; i++) assert_int_equal(((char *)p)[i], 0);
         mem_free(p);
     }
+    enum { LARGE = 33 << 20 }; /* mapped, not from the heap */
+    for (int round = 0; round < 3; round++) {
+        assert_ok(mem_alloc(LARGE, 1, "test", &p, &err), &err);
+        assert_int_equal((uintptr_t)p % CALLA_ALIGNMENT, 0);
+        unsigned char *bytes = p;
+        for (size_t i = 0; i < LARGE; i += 4095) {
+            assert_int_equal(bytes[i], 0);
+            bytes[i] = 1;
+        }
+        bytes[LARGE - 1] = 1;
+        mem_free(p);
+    }
     assert_error(mem_alloc(SIZE_MAX, 2, "test", &p, &err), CALLA_ERR_MEMORY, &err, "overflows");
     assert_error(mem_alloc(SIZE_MAX, 1, "test", &p, &err), CALLA_ERR_MEMORY, &err, "overflows");
     assert_error(mem_alloc(SIZE_MAX / 2, 1, "big thing", &p, &err), CALLA_ERR_MEMORY, &err,
