@@ -6,17 +6,17 @@
 #include "cpu/cpu.h"
 
 #include <string.h>
+#include <unistd.h>
 
 enum { PASSES = 6 };
-/* Much more than any last-level cache, a window of the weights or a buffer of its own. */
-static const size_t READ_BYTES = (size_t)1 << 30;
 /* Long against the start of a region, short for somebody who waits. */
 static const int64_t MULTIPLY_NS = 20000000;
 
 typedef struct measurement {
     const backend *b;
-    unsigned char *fill;       /* touch_part */
-    const unsigned char *data; /* read_part: [READ_BYTES] */
+    size_t n_bytes;            /* that a pass reads */
+    unsigned char *fill;       /* touch_part: [n_bytes] */
+    const unsigned char *data; /* read_part: [n_bytes] */
     bool prefetch;
     int64_t n_rounds; /* multiply_part */
     _Atomic int64_t n_operations;
@@ -50,17 +50,26 @@ static void multiply_part(void *context, int64_t begin, int64_t end, int thread)
     }
 }
 
+/* Much more than the last-level cache: eight times, where its size is known. */
+static size_t bytes_to_read(void)
+{
+    const size_t low = (size_t)256 << 20, high = (size_t)1 << 30;
+    long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (cache <= 0 || (size_t)cache > high / 8) return high;
+    return (size_t)cache * 8 > low ? (size_t)cache * 8 / 4096 * 4096 : low;
+}
+
 /* Bytes per second. Passes go over one window of the data after the other. */
 static double measure_read(measurement *m, const unsigned char *data, size_t n_bytes)
 {
     double best = 0;
-    size_t n_windows = n_bytes / READ_BYTES;
+    size_t n_windows = n_bytes / m->n_bytes;
     for (size_t pass = 0; pass < 2 * PASSES; pass++) {
-        m->data = data + pass / 2 % n_windows * READ_BYTES;
+        m->data = data + pass / 2 % n_windows * m->n_bytes;
         m->prefetch = pass % 2;
         int64_t start = clock_ns();
-        thread_pool_run(m->b->pool, (int64_t)READ_BYTES, 4096, read_part, m);
-        double rate = (double)READ_BYTES * 1e9 / (double)(clock_ns() - start);
+        thread_pool_run(m->b->pool, (int64_t)m->n_bytes, 4096, read_part, m);
+        double rate = (double)m->n_bytes * 1e9 / (double)(clock_ns() - start);
         if (rate > best) best = rate;
     }
     return best;
@@ -89,16 +98,16 @@ static double measure_multiply(measurement *m)
 
 calla_status cpu_measure(backend *b, calla_machine_rates *rates, calla_error *err)
 {
-    measurement m = {.b = b};
+    measurement m = {.b = b, .n_bytes = bytes_to_read()};
     mapped_file buffer = {0};
     const tensor_set *tensors = &b->weights->tensors;
     const mapped_file *data = &buffer;
-    if (tensors->in_memory && tensors->files[0].map.n_bytes >= READ_BYTES) {
+    if (tensors->in_memory && tensors->files[0].map.n_bytes >= m.n_bytes) {
         data = &tensors->files[0].map;
     } else {
         CALLA_TRY(
-            mapped_file_create_anonymous(READ_BYTES, "measuring memory", &buffer, &m.fill, err));
-        thread_pool_run(b->pool, (int64_t)READ_BYTES, 4096, touch_part, &m);
+            mapped_file_create_anonymous(m.n_bytes, "measuring memory", &buffer, &m.fill, err));
+        thread_pool_run(b->pool, (int64_t)m.n_bytes, 4096, touch_part, &m);
     }
     *rates =
         (calla_machine_rates){.read_bytes_per_second = measure_read(&m, data->data, data->n_bytes)};

@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# calla bench: options, the fields of its outputs, and the digest, which nothing but the points and
+# the model may change. No timing is judged: machines are busy.
+set -u
+calla=$1 source=$3
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+failures=0
+fail() {
+    echo "FAILED: $*"
+    failures=$((failures + 1))
+}
+
+# refused CODE TEXT ARGUMENTS...: TEXT on stderr, nothing on stdout
+refused() {
+    local code=$1 text=$2
+    shift 2
+    "$calla" bench "$@" >out 2>err
+    [ $? = "$code" ] || fail "bench $*: exit code is not $code"
+    [ -s out ] && fail "bench $*: output although refused"
+    grep -qF -- "$text" err || fail "bench $*: no '$text' in: $(cat err)"
+}
+refused 2 "give one of -m DIR and --synth" --prefill 16
+refused 2 "give one of -m DIR and --synth" --synth tiny -m x
+refused 2 "give one of --csv and --json" --synth tiny --csv --json
+refused 2 "'x' is not a whole number" --synth tiny --prefill 16,x
+refused 2 "'' is not a whole number" --synth tiny --decode 16,
+refused 2 "'9' is not a whole number from 1 to 8" --synth tiny --sequences 9
+refused 2 "these points need 229 tokens, not 100" --synth tiny --decode 100 --ctx 100 \
+    --steps 40 --repeat 3
+refused 2 "unexpected argument 'x'" --synth tiny x
+refused 1 "unknown shape 7b" --synth 7b --prefill 16
+refused 1 "cannot open nowhere/config.json" -m nowhere --prefill 16
+refused 1 "the model allows 1 to 32768" --synth tiny --prefill 64K
+"$calla" bench --help | grep -q -- "--max-seconds" || fail "--help"
+
+# ---- JSON ----
+points=(--prefill 16,40 --decode 16,60 --steps 5 --repeat 2 --sequences 2)
+"$calla" bench --synth tiny "${points[@]}" --json --threads 1 >one 2>err || fail "json: $(cat err)"
+[ -s err ] && fail "messages: $(cat err)"
+# number KEY N: the key comes N times, each time with a number above zero
+number() {
+    local n
+    n=$(grep -cE "^ *\"$1\": ([1-9][0-9]*(\.[0-9]+)?|0\.[0-9]*[1-9][0-9]*|[1-9](\.[0-9]+)?e[-+]?[0-9]+),?$" one)
+    [ "$n" = "$2" ] || fail "$1: $n numbers instead of $2: $(grep "\"$1\"" one)"
+}
+for key in read_bytes_per_second matrix_operations_per_second weights_bytes other_bytes \
+    peak_resident_bytes load_seconds; do
+    number $key 1
+done
+for key in fraction_of_matrix_rate operations_per_second fraction_of_read_bandwidth \
+    bytes_per_second; do
+    number $key 2
+done
+for key in tokens_per_second slowest fastest runs sequences; do number $key 4; done
+[ "$(tr -d ' \n' <one | grep -oE '"prefill":\[|"decode":\[' | wc -l)" = 2 ] || fail "the lists"
+[ "$(grep -oE '"(tokens|context)": [0-9]+' one | tr '\n' ' ')" = \
+    '"tokens": 16 "tokens": 40 "context": 16 "context": 60 ' ] || fail "points: $(cat one)"
+grep -qE '"skipped": \[\]' one || fail "skipped: $(cat one)"
+[ "$(grep -cE '"digest": "[0-9a-f]{16}"' one)" = 5 ] || fail "digests: $(cat one)"
+
+# ---- the digest ----
+digests() { grep -o '"digest": "[0-9a-f]*"' "$1"; }
+digests one >expected
+same() {
+    local name=$1
+    shift
+    "$calla" bench "$@" --json >other 2>err || fail "$name: $(cat err)"
+    digests other | cmp -s - expected || fail "$name: other tokens"
+}
+same "two threads" --synth tiny "${points[@]}" --threads 2
+same "small chunks" --synth tiny "${points[@]}" --chunk 7
+same "one run, profiled" --synth tiny "${points[@]}" --repeat 1 --profile
+grep -q '"name": "gdn scan"' other || fail "no profile"
+"$calla" synth --shape tiny model 2>err || fail "synth: $(cat err)"
+same "from files" -m model "${points[@]}"
+"$calla" bench --synth tiny --seed 1 "${points[@]}" --repeat 1 --json >other 2>err
+digests other | cmp -s - expected && fail "another seed gave the same tokens"
+
+# ---- other forms ----
+"$calla" bench --synth tiny "${points[@]}" --repeat 1 --csv >out 2>err || fail "csv: $(cat err)"
+[ "$(cut -d, -f1-4 out | tr '\n' ' ')" = "kind,tokens,sequences,runs read,,, matrix,,, \
+prefill,16,1,1 prefill,40,1,1 decode,16,2,1 decode,60,2,1 " ] || fail "csv: $(cat out)"
+[ "$(awk -F, '{print NF}' out | sort -u)" = 11 ] || fail "csv columns: $(cat out)"
+"$calla" bench --synth tiny --decode 16 --steps 3 --repeat 1 --profile >out 2>err ||
+    fail "table: $(cat err)"
+for line in '^decode +16 +1 +[0-9.]+ ' '^  routed experts +[0-9.]+' '^digest [0-9a-f]{16}$' \
+    '^the machine reads .*B/s and multiplies .*FLOP/s$'; do
+    grep -qE "$line" out || fail "table without '$line': $(cat out)"
+done
+
+# ---- what does not fit or takes too long ----
+"$calla" bench --synth tiny --prefill 16,16K --repeat 1 --max-seconds 0 --json >out 2>err ||
+    fail "max-seconds: $(cat err)"
+grep -q '"kind": "prefill"' out || fail "not skipped: $(cat out)"
+grep -q '"tokens": 16,\?$' out || fail "the first point is always measured: $(cat out)"
+"$calla" bench -m "$source/tests/data/oracle-a/mlx4" --ctx 700 --steps 2 --repeat 1 --json \
+    >out 2>err || fail "default points: $(cat err)"
+grep -q '"why": "beyond the context"' out || fail "default points: $(cat out)"
+grep -q '"context": 512' out || fail "default points: $(cat out)"
+
+# ---- comparing, where there is Python ----
+if command -v python3 >/dev/null; then
+    cat >peer <<'PEER'
+#!/bin/sh
+echo '[{"n_prompt": 40, "n_gen": 0, "n_depth": 0, "avg_ts": 10.0},
+       {"n_prompt": 0, "n_gen": 5, "n_depth": 60, "avg_ts": 20.0}]'
+PEER
+    chmod +x peer
+    python3 "$source/bench/compare.py" --rounds 2 --save runs \
+        "$calla bench --synth tiny --prefill 40 --decode 60 --steps 5 --repeat 1 --json" ./peer \
+        >out 2>err || fail "compare: $(cat err)"
+    grep -qE '^prefill +40 +[0-9.]+ +10\.00 +[0-9.]+' out || fail "compare: $(cat out)"
+    grep -qE '^decode +60 +[0-9.]+ +20\.00 +[0-9.]+' out || fail "compare: $(cat out)"
+    [ "$(ls runs | wc -l)" = 4 ] || fail "compare: $(ls runs)"
+fi
+
+[ $failures = 0 ] && echo "ok"
+exit $((failures > 0))
