@@ -341,6 +341,7 @@ static calla_status open_all(run_state *r, const run_args *args, calla_error *er
     if (status != CALLA_OK) return status;
     calla_engine_options options = args->engine.options;
     options.progress = show_opening;
+    options.tokenizer = r->tokenizer;
     options.snapshot_bytes = -1; /* one prompt: nobody comes back to it */
     status = calla_engine_open(args->engine.model, &options, &r->engine, err);
     cli_progress_end();

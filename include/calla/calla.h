@@ -65,6 +65,7 @@ typedef struct calla_error {
 
 typedef struct calla_engine calla_engine;
 typedef struct calla_session calla_session;
+typedef struct calla_tokenizer calla_tokenizer; /* model.h */
 
 typedef enum calla_kv_type { CALLA_KV_AUTO = 0, CALLA_KV_F32, CALLA_KV_FP16 } calla_kv_type;
 
@@ -79,6 +80,9 @@ typedef struct calla_engine_options {
     int32_t prefill_chunk;    /* tokens per prefill chunk [512] */
     int32_t snapshot_stride;  /* prompt tokens between snapshots, < 0: only the last ones [2048] */
     int64_t snapshot_bytes;   /* budget of all snapshots, < 0: none [512 MiB] */
+    /* The directory's tokenizer, if it is open already: it tells which ids are real tokens. Borrowed
+     * during calla_engine_open [opened for the time being, if there is a tokenizer.json]. */
+    const calla_tokenizer *tokenizer;
     void (*progress)(void *user, const char *phase, int64_t done, int64_t total); /* [NULL] */
     void *progress_user;
     const atomic_bool *cancel; /* polled while calla_engine_open_synthetic makes weights [NULL] */
@@ -231,9 +235,10 @@ CALLA_API calla_status calla_session_next_batch(calla_session *const *sessions, 
                                                 const calla_control *control,
                                                 calla_sampled *sampled, calla_error *err);
 
-/* Like calla_session_sync, but from an empty timeline, without snapshots, and with `rows` called for consecutive runs of
- * positions with their logits [n_rows][n_vocab] f32 (borrowed during the call; raw, padding rows
- * included). A non-zero return stops with CALLA_ERR_CANCELLED. For perplexity and tests. */
+/* Like calla_session_sync, but from an empty timeline, without snapshots, and with `rows` called for
+ * consecutive runs of positions with their logits [n_rows][n_vocab] f32 (borrowed during the call;
+ * raw, padding rows included). A non-zero return stops with CALLA_ERR_CANCELLED. For perplexity and
+ * tests. Takes up to 256 MiB for logits while it runs. */
 typedef int (*calla_logits_fn)(void *user, int64_t first_position, int64_t n_rows,
                                const float *logits);
 CALLA_API calla_status calla_session_score(calla_session *session, const int32_t *tokens,

@@ -205,20 +205,23 @@ void calla_engine_get_info(const calla_engine *e, calla_engine_info *info)
 /* ---- opening a directory ---- */
 
 /* Without tokenizer.json every row of the logits counts as a token. */
-static calla_status read_vocabulary(const char *dir, int32_t n_vocab, engine_vocabulary *v,
-                                    calla_error *err)
+static calla_status read_vocabulary(const char *dir, const calla_tokenizer *given, int32_t n_vocab,
+                                    engine_vocabulary *v, calla_error *err)
 {
+    calla_tokenizer *own = NULL;
     *v = (engine_vocabulary){.n_tokens = n_vocab, .turn_token = -1};
-    char *path = path_join(dir, "tokenizer.json");
-    if (!path) return error_set(err, CALLA_ERR_MEMORY, "%s: no memory for a path", dir);
-    bool exists = file_exists(path);
-    free(path);
-    if (!exists) return CALLA_OK;
-    calla_tokenizer *t;
-    CALLA_TRY(calla_tokenizer_open(dir, &t, err));
-    v->n_tokens = calla_tokenizer_n_tokens(t);
-    v->turn_token = calla_tokenizer_find(t, "<|im_start|>");
-    calla_tokenizer_close(t);
+    if (!given) {
+        char *path = path_join(dir, "tokenizer.json");
+        if (!path) return error_set(err, CALLA_ERR_MEMORY, "%s: no memory for a path", dir);
+        bool exists = file_exists(path);
+        free(path);
+        if (!exists) return CALLA_OK;
+        CALLA_TRY(calla_tokenizer_open(dir, &own, err));
+        given = own;
+    }
+    v->n_tokens = calla_tokenizer_n_tokens(given);
+    v->turn_token = calla_tokenizer_find(given, "<|im_start|>");
+    if (own) calla_tokenizer_close(own);
     if (v->n_tokens > 0 && v->n_tokens <= n_vocab) return CALLA_OK;
     return error_set(err, CALLA_ERR_INPUT, "%s: the tokenizer has %d tokens, the model %d", dir,
                      v->n_tokens, n_vocab);
@@ -234,7 +237,8 @@ calla_status calla_engine_open(const char *dir, const calla_engine_options *opti
     engine_vocabulary vocabulary;
     if (options->progress) options->progress(options->progress_user, "opening", 0, 2);
     CALLA_TRY(model_weights_open(dir, &weights, err));
-    calla_status status = read_vocabulary(dir, weights.config.n_vocab, &vocabulary, err);
+    calla_status status =
+        read_vocabulary(dir, options->tokenizer, weights.config.n_vocab, &vocabulary, err);
     if (status != CALLA_OK) {
         model_weights_close(&weights);
         return status;
