@@ -1,5 +1,5 @@
-/* Writing a checkpoint directory so that it appears whole or not at all; or its one weight file into
- * memory. */
+/* Writing a checkpoint directory so that it appears whole or not at all; or its one weight file
+ * into memory. */
 #ifndef CALLA_MODEL_CHECKPOINT_WRITE_H
 #define CALLA_MODEL_CHECKPOINT_WRITE_H
 
