@@ -200,6 +200,12 @@ static void cpu_set_tap(backend *b,
     b->tap_user = user;
 }
 
+static void cpu_set_route(backend *b, backend_route_fn *route, void *user)
+{
+    b->route = route;
+    b->route_user = user;
+}
+
 extern const backend_ops cpu_backend;
 const backend_ops cpu_backend = {
     .name = "cpu",
@@ -224,4 +230,5 @@ const backend_ops cpu_backend = {
     .set_profile = cpu_set_profile,
     .get_profile = cpu_get_profile,
     .set_tap = cpu_set_tap,
+    .set_route = cpu_set_route,
 };

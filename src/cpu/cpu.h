@@ -207,6 +207,8 @@ struct backend {
     void (*tap)(void *user, int32_t layer, int64_t first_position, int32_t n_rows,
                 const float *rows);
     void *tap_user;
+    backend_route_fn *route;
+    void *route_user;
     step_request requests[GEMV_MAX_INPUTS]; /* of the step in flight */
     int32_t n_requests;
     profile profile;
@@ -277,7 +279,8 @@ calla_status prefill_chunk(backend *b, backend_sequence *s, const int32_t *token
                            logits_mode mode, float *logits, const calla_control *control,
                            calla_error *err);
 /* x += moe(u) for n rows. */
-void prefill_moe(backend *b, const layer_weights *layer, int32_t n);
+/* The MoE of layer `index` for n tokens from position `first` on. */
+void prefill_moe(backend *b, int32_t index, int64_t first, int32_t n);
 
 /* Runs fn for units 0 ... n - 1, handed out one by one: for units of unequal size whose results do
  * not depend on the thread. */

@@ -523,7 +523,7 @@ static void run_layer(chunk *t, int32_t i)
         attention_mixer(t);
     else
         gdn_mixer(t);
-    prefill_moe(t->b, t->layer, t->n);
+    prefill_moe(t->b, i, t->first, t->n);
 }
 
 static calla_status check_finite(const chunk *t, calla_error *err)

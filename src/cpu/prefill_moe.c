@@ -11,6 +11,8 @@ typedef struct moe_chunk {
     prefill_scratch *p;
     const moe_weights *w;
     int32_t n;
+    int32_t layer;
+    int64_t first; /* position of the first token */
 } moe_chunk;
 
 /* Tokens [begin, end): router, choice, the shared expert's gate. */
@@ -33,8 +35,12 @@ static void route_part(void *context, int64_t begin, int64_t end, int thread)
         k->gemv_f32(&t->w->router, 0, n_experts, x, n, y);
         k->gemv_f32(&t->w->shared_expert_gate, 0, 1, x, n, gate);
         for (int32_t i = 0; i < n; i++) {
-            k->router_top_k(y[i], n_experts, slots, t->p->experts + (first + i) * slots,
-                            t->p->weights + (first + i) * slots);
+            int32_t *experts = t->p->experts + (first + i) * slots;
+            float *weights = t->p->weights + (first + i) * slots;
+            k->router_top_k(y[i], n_experts, slots, experts, weights);
+            if (t->b->route)
+                t->b->route(t->b->route_user, t->layer, t->first + first + i, y[i], experts,
+                            weights);
             t->p->shared_scale[first + i] = 1.0f / (1.0f + expf(-*gate[i]));
         }
     }
@@ -120,9 +126,9 @@ static void combine_part(void *context, int64_t begin, int64_t end, int thread)
     }
 }
 
-void prefill_moe(backend *b, const layer_weights *layer, int32_t n)
+void prefill_moe(backend *b, int32_t index, int64_t first, int32_t n)
 {
-    moe_chunk t = {b, &b->scratch.prefill, &layer->moe, n};
+    moe_chunk t = {b, &b->scratch.prefill, &b->weights->layers[index].moe, n, index, first};
     int64_t start = profile_start(&b->profile);
     thread_pool_run(b->pool, n, GEMV_MAX_INPUTS, route_part, &t);
     sort_slots(&t);

@@ -15,10 +15,10 @@ typedef struct backend_sequence backend_sequence;
 typedef struct backend_snapshot backend_snapshot;
 
 enum {
-    KV_BLOCK_TOKENS = 256,          /* tokens per reference-counted KV block */
-    BACKEND_MAX_SEQUENCES = 8,      /* sequences one step may advance */
-    BACKEND_MAX_PROFILE = 24,       /* kinds of work a backend tells apart */
-    TOKEN_LAST_SAMPLED = -1,        /* step input: the token the device sampled last */
+    KV_BLOCK_TOKENS = 256,     /* tokens per reference-counted KV block */
+    BACKEND_MAX_SEQUENCES = 8, /* sequences one step may advance */
+    BACKEND_MAX_PROFILE = 24,  /* kinds of work a backend tells apart */
+    TOKEN_LAST_SAMPLED = -1,   /* step input: the token the device sampled last */
 };
 
 typedef struct backend_options {
@@ -35,7 +35,7 @@ typedef struct backend_capabilities {
     bool samples_on_device;
     int32_t max_step_sequences;
     int32_t snapshot_grid; /* snapshots may stand at multiples of this many tokens (1 = anywhere) */
-    int64_t state_bytes;    /* of recurrent state, read and written by a step for one sequence */
+    int64_t state_bytes;   /* of recurrent state, read and written by a step for one sequence */
     int64_t kv_token_bytes; /* of one token's K and V in all layers */
 } backend_capabilities;
 
@@ -44,14 +44,19 @@ typedef enum logits_mode { LOGITS_NONE, LOGITS_LAST, LOGITS_ALL } logits_mode;
 /* One sequence's part of a step. */
 typedef struct step_request {
     backend_sequence *sequence;
-    int32_t token;                   /* to run, or TOKEN_LAST_SAMPLED */
-    const calla_sampling *sampling;  /* used if samples_on_device */
+    int32_t token;                  /* to run, or TOKEN_LAST_SAMPLED */
+    const calla_sampling *sampling; /* used if samples_on_device */
 } step_request;
 
 typedef struct step_result {
-    const float *logits;   /* [n_vocab] f32 owned by the backend until the next call; NULL if sampled */
+    const float
+        *logits; /* [n_vocab] f32 owned by the backend until the next call; NULL if sampled */
     calla_sampled sampled; /* if samples_on_device */
 } step_result;
+
+/* See backend_ops.set_route. */
+typedef void backend_route_fn(void *user, int32_t layer, int64_t position, const float *logits,
+                              int32_t *experts, float *weights);
 
 typedef struct backend_ops {
     const char *name;
@@ -78,10 +83,10 @@ typedef struct backend_ops {
     /* Tokens in it. */
     int64_t (*sequence_length)(const backend *b, const backend_sequence *s);
 
-    /* Appends tokens[n_tokens]. LOGITS_LAST: logits [n_vocab] of the last; LOGITS_ALL: [n][n_vocab];
-     * logits may be NULL with LOGITS_NONE. Rows of more than prefill_chunk tokens are cut on the
-     * grid of multiples of prefill_chunk from position 0. The caller has checked ids and length.
-     * When cancelled or failed, the sequence stands at the end of the last whole chunk:
+    /* Appends tokens[n_tokens]. LOGITS_LAST: logits [n_vocab] of the last; LOGITS_ALL:
+     * [n][n_vocab]; logits may be NULL with LOGITS_NONE. Rows of more than prefill_chunk tokens are
+     * cut on the grid of multiples of prefill_chunk from position 0. The caller has checked ids and
+     * length. When cancelled or failed, the sequence stands at the end of the last whole chunk:
      * sequence_length tells. control->progress gets the tokens of this call done so far, and
      * n_tokens. */
     calla_status (*prefill)(backend *b, backend_sequence *s, const int32_t *tokens,
@@ -108,16 +113,21 @@ typedef struct backend_ops {
 
     /* See calla_engine_measure. NULL, like the next two, if the backend has no such thing. */
     calla_status (*measure)(backend *b, calla_machine_rates *rates, calla_error *err);
-    /* See calla_engine_set_profile; get_profile writes at most BACKEND_MAX_PROFILE entries and gives
-     * their number. */
+    /* See calla_engine_set_profile; get_profile writes at most BACKEND_MAX_PROFILE entries and
+     * gives their number. */
     void (*set_profile)(backend *b, bool on);
     int32_t (*get_profile)(const backend *b, calla_profile_entry *entries);
 
     /* For tests: `tap` is called with the residual stream entering each layer and, last, the
      * final norm's output: rows [n_rows][D] f32, borrowed. NULL turns it off. */
-    void (*set_tap)(backend *b, void (*tap)(void *user, int32_t layer, int64_t first_position,
-                                            int32_t n_rows, const float *rows),
+    void (*set_tap)(backend *b,
+                    void (*tap)(void *user, int32_t layer, int64_t first_position, int32_t n_rows,
+                                const float *rows),
                     void *user);
+    /* For tests: `route` is called in prefill for every token and layer once its experts are
+     * chosen, from several threads, and may put others in their place: experts, weights [k], from
+     * the router's logits [E]. NULL turns it off. */
+    void (*set_route)(backend *b, backend_route_fn *route, void *user);
 } backend_ops;
 
 /* The backends of this build, best first, NULL-terminated (src/engine/backends.c). */
