@@ -16,7 +16,9 @@ static const char help[] =
     "the --against options a reference is run beside it; the figures then are the change of\n"
     "perplexity, how often the most likely token is the same, and KL(reference || this).\n"
     "\n"
-    "  -f, --file FILE       the text, - = standard input; control tokens in it are plain text\n"
+    "  -f, --file FILE       the text, - = standard input\n"
+    "      --allow-control-tokens   control tokens written in it (as <|im_end|>) are such; else\n"
+    "                        they are plain text\n"
     "      --ids FILE        token ids instead of text\n"
     "      --against DIR     reference checkpoint [the same]\n"
     "      --against-backend NAME\n"
@@ -32,7 +34,7 @@ static const char help[] =
 typedef struct eval_args {
     cli_engine_args engine;
     const char *file, *ids, *against, *against_backend, *against_isa;
-    bool decode, json;
+    bool allow_control, decode, json;
     double margin;
 } eval_args;
 
@@ -49,6 +51,7 @@ static int parse_options(int argc, char **argv, eval_args *args)
         OPT_AGAINST,
         OPT_AGAINST_BACKEND,
         OPT_AGAINST_ISA,
+        OPT_CONTROL,
         OPT_DECODE,
         OPT_MARGIN,
         OPT_JSON
@@ -60,6 +63,7 @@ static int parse_options(int argc, char **argv, eval_args *args)
         {"against", required_argument, NULL, OPT_AGAINST},
         {"against-backend", required_argument, NULL, OPT_AGAINST_BACKEND},
         {"against-isa", required_argument, NULL, OPT_AGAINST_ISA},
+        {"allow-control-tokens", no_argument, NULL, OPT_CONTROL},
         {"decode", no_argument, NULL, OPT_DECODE},
         {"margin", required_argument, NULL, OPT_MARGIN},
         {"json", no_argument, NULL, OPT_JSON},
@@ -83,6 +87,9 @@ static int parse_options(int argc, char **argv, eval_args *args)
             break;
         case OPT_AGAINST_ISA:
             args->against_isa = optarg;
+            break;
+        case OPT_CONTROL:
+            args->allow_control = true;
             break;
         case OPT_DECODE:
             args->decode = true;
@@ -123,7 +130,8 @@ static bool encode_file(const eval_args *args, calla_tokens *tokens)
     calla_status status = calla_tokenizer_open(args->engine.model, &tokenizer, &err);
     if (status == CALLA_OK) {
         calla_range all = {0, n_bytes};
-        status = calla_tokenizer_encode(tokenizer, text, n_bytes, &all, 1, tokens, &err);
+        status = calla_tokenizer_encode(tokenizer, text, n_bytes, &all, args->allow_control ? 0 : 1,
+                                        tokens, &err);
         calla_tokenizer_close(tokenizer);
     }
     free(text);

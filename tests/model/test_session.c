@@ -436,6 +436,67 @@ static void a_batch_gives_the_tokens_of_its_sessions_alone(void **state)
     for_each_isa(check_batch);
 }
 
+/* ---- with a tokenizer ---- */
+
+static calla_tokens render(const calla_tokenizer *tokenizer, const char *messages)
+{
+    calla_prompt prompt;
+    calla_tokens tokens;
+    assert_ok(calla_chat_render(messages, strlen(messages), NULL, 0, &(calla_chat_options){0},
+                                &prompt, &err),
+              &err);
+    assert_ok(calla_tokenizer_encode(tokenizer, prompt.text.data, prompt.text.n_bytes,
+                                     prompt.literal, prompt.n_literal, &tokens, &err),
+              &err);
+    calla_prompt_free(&prompt);
+    return tokens;
+}
+
+/* The history of a conversation is rendered without its reasoning, so the second prompt parts from
+ * the first where the first asked for the answer. */
+static void a_conversation_is_not_read_again(void **state)
+{
+    (void)state;
+    const char *dir = source_path("models/tiny");
+    calla_tokenizer *tokenizer;
+    calla_engine *engine;
+    calla_engine_info info;
+    assert_ok(calla_tokenizer_open(dir, &tokenizer, &err), &err);
+    assert_ok(calla_engine_open(dir, &(calla_engine_options){.n_ctx = 512}, &engine, &err), &err);
+    calla_engine_get_info(engine, &info);
+    assert_int_equal(info.n_vocab_tokens, calla_tokenizer_n_tokens(tokenizer));
+    assert_true(info.n_vocab_tokens < info.n_vocab);
+    calla_session *session = create(engine);
+    calla_tokens first =
+        render(tokenizer, "[{\"role\": \"user\", \"content\": \"What is a dog?\"}]");
+    assert_int_equal(sync_to(session, first.ids, first.n).n_reused, 0);
+    calla_sampled s;
+    for (int i = 0; i < 20; i++)
+        assert_ok(calla_session_next(session, &(calla_sampling){0}, NULL, &s, &err), &err);
+    calla_tokens second =
+        render(tokenizer, "[{\"role\": \"user\", \"content\": \"What is a dog?\"}, {\"role\": "
+                          "\"assistant\", \"content\": \"A pet.\"}, {\"role\": \"user\", "
+                          "\"content\": \"And a cat?\"}]");
+    int64_t turn = first.n - 1;
+    while (first.ids[turn] != calla_tokenizer_find(tokenizer, "<|im_start|>")) turn--;
+    assert_int_equal(sync_to(session, second.ids, second.n).n_reused, turn);
+    calla_tokens_free(&first);
+    calla_tokens_free(&second);
+    calla_session_free(session);
+    calla_engine_close(engine);
+
+    /* A tokenizer that is open already is used; one of another model is refused. */
+    calla_engine_options options = {.n_ctx = 512, .tokenizer = tokenizer};
+    assert_ok(calla_engine_open(dir, &options, &engine, &err), &err);
+    calla_engine_get_info(engine, &info);
+    assert_int_equal(info.n_vocab_tokens, calla_tokenizer_n_tokens(tokenizer));
+    calla_engine_close(engine);
+    assert_error(
+        calla_engine_open(source_path("tests/data/oracle-a/mlx4"), &options, &engine, &err),
+        CALLA_ERR_INPUT, &err, "the tokenizer has 4077 tokens, the model 320");
+    calla_tokenizer_close(tokenizer);
+}
+
 /* ---- limits ---- */
 
 static void the_context_is_never_exceeded(void **state)
@@ -528,6 +589,7 @@ int main(void)
         cmocka_unit_test(a_cancelled_step_can_be_repeated),
         cmocka_unit_test(sessions_do_not_disturb_each_other),
         cmocka_unit_test(a_batch_gives_the_tokens_of_its_sessions_alone),
+        cmocka_unit_test(a_conversation_is_not_read_again),
         cmocka_unit_test(the_context_is_never_exceeded),
         cmocka_unit_test(the_plan_is_what_the_engine_holds),
         cmocka_unit_test(a_decode_step_allocates_nothing),

@@ -76,6 +76,15 @@ check "two layouts of one model" 0 "" "${eval[@]}" --ctx 64 --json --isa f32 \
 check "text report" 0 "" "${eval[@]}" --ctx 64 --against-backend cpu
 grep -q "^perplexity    [0-9]" out || fail "report: $(cat out)"
 
+# Text: control tokens are tokens only if asked for.
+head -c 20000 "$source/models/tiny/heldout.txt" >text
+tiny=("$calla" eval -m "$source/models/tiny" -f text --ctx 256 --json)
+check "text" 0 "" "${tiny[@]}"
+plain=$(figure tokens)
+check "control tokens" 0 "" "${tiny[@]}" --allow-control-tokens
+[ "$(figure tokens)" -lt "$plain" ] || fail "control tokens: $(figure tokens), plain text $plain"
+awk -v p="$(figure perplexity)" 'BEGIN { exit !(p > 1 && p < 40) }' || fail "perplexity: $(cat out)"
+
 echo "1 2 3 4 320" >bad
 check "id out of range" 1 "token 4 is 320, outside 0 ... 319" "$calla" eval -m "$model" --ids bad
 echo "1" >bad

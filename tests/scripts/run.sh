@@ -124,5 +124,21 @@ for signal in INT:130 TERM:143; do
     [ -s out ] || fail "SIG${signal%:*}: what was generated is lost"
 done
 
+# ---- a model that answers ----
+tiny=("$calla" run -m "$3/models/tiny" --greedy)
+check "an answer" 0 "" "${tiny[@]}" -p "What is a dog?" --no-think
+grep -q "animal" out || fail "what is a dog: $(cat out)"
+check "with reasoning" 0 "" "${tiny[@]}" -p "What is a dog?" --json
+grep -q '"reasoning": "[^"].*"finish_reason": "stop"' out || fail "reasoning: $(cat out)"
+grep -q '<' out && fail "template text in the answer: $(cat out)"
+cat >tools.json <<'EOF'
+[{"type": "function", "function": {"name": "get_weather", "description": "Get the weather",
+  "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
+EOF
+check "a tool call" 0 "" "${tiny[@]}" -p "What is the weather in Paris?" --tools tools.json
+[ "$(cat out)" = '{"name": "get_weather", "arguments": {"city": "Paris"}}' ] || fail "call: $(cat out)"
+check "a tool call in json" 0 "" "${tiny[@]}" -p "What is the weather in Paris?" --tools tools.json --json
+grep -q '"finish_reason": "tool_calls"' out || fail "call: $(cat out)"
+
 [ $failures = 0 ] && echo "ok"
 exit $((failures > 0))
