@@ -113,12 +113,20 @@ int cli_engine_option(int value, const char *argument, cli_engine_args *args)
     int64_t n;
     calla_engine_options *o = &args->options;
     switch (value) {
-    case 'm': args->model = argument; return 1;
-    case CLI_OPT_BACKEND: o->backend = argument; return 1;
-    case CLI_OPT_ISA: o->isa = argument; return 1;
+    case 'm':
+        args->model = argument;
+        return 1;
+    case CLI_OPT_BACKEND:
+        o->backend = argument;
+        return 1;
+    case CLI_OPT_ISA:
+        o->isa = argument;
+        return 1;
     case CLI_OPT_KV:
-        if (strcmp(argument, "f32") == 0) o->kv = CALLA_KV_F32;
-        else if (strcmp(argument, "fp16") == 0) o->kv = CALLA_KV_FP16;
+        if (strcmp(argument, "f32") == 0)
+            o->kv = CALLA_KV_F32;
+        else if (strcmp(argument, "fp16") == 0)
+            o->kv = CALLA_KV_FP16;
         else {
             cli_usage_error("--kv: '%s' is not f32 or fp16", argument);
             return -1;
@@ -136,7 +144,8 @@ int cli_engine_option(int value, const char *argument, cli_engine_args *args)
         if (!cli_parse_int("--chunk", argument, 1, 65536, &n)) return -1;
         o->prefill_chunk = (int32_t)n;
         return 1;
-    default: return 0;
+    default:
+        return 0;
     }
 }
 
@@ -158,9 +167,15 @@ void cli_begin(const char *command)
     signal(SIGPIPE, SIG_IGN); /* writes then fail with EPIPE, which cli_write takes as "done" */
 }
 
-const atomic_bool *cli_cancel_flag(void) { return &cancelled; }
+const atomic_bool *cli_cancel_flag(void)
+{
+    return &cancelled;
+}
 
-int cli_cancel_exit(void) { return 128 + (cancel_signal ? cancel_signal : SIGINT); }
+int cli_cancel_exit(void)
+{
+    return 128 + (cancel_signal ? cancel_signal : SIGINT);
+}
 
 /* ---- input and output ---- */
 
@@ -237,7 +252,8 @@ bool cli_read_ids(const char *path, calla_tokens *tokens)
 
 static void note_write_error(void)
 {
-    if (errno == EPIPE) reader_gone = true;
+    if (errno == EPIPE)
+        reader_gone = true;
     else if (!output_failed) {
         output_failed = true;
         cli_failf("cannot write to standard output: %s", strerror(errno));
