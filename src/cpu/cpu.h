@@ -278,8 +278,7 @@ void prefill_scratch_take(backend *b);
 calla_status prefill_chunk(backend *b, backend_sequence *s, const int32_t *tokens, int32_t n,
                            logits_mode mode, float *logits, const calla_control *control,
                            calla_error *err);
-/* x += moe(u) for n rows. */
-/* The MoE of layer `index` for n tokens from position `first` on. */
+/* x += moe(u) of layer `index` for n tokens from position `first` on. */
 void prefill_moe(backend *b, int32_t index, int64_t first, int32_t n);
 
 /* Runs fn for units 0 ... n - 1, handed out one by one: for units of unequal size whose results do

@@ -103,10 +103,16 @@ static void project_part(void *context, int64_t begin, int64_t end, int thread)
     }
 }
 
-static void add_job(step *t, const matrix *m, float *y, int64_t stride)
+static matrix_job *next_job(step *t, const matrix *m)
 {
     matrix_job *job = &t->jobs[t->n_jobs++];
     job->m = m;
+    return job;
+}
+
+static void add_job(step *t, const matrix *m, float *y, int64_t stride)
+{
+    matrix_job *job = next_job(t, m);
     for (int32_t i = 0; i < t->n; i++) job->y[i] = y + i * stride;
 }
 
@@ -212,9 +218,9 @@ static void gdn_mixer(step *t)
     const gdn_weights *w = &t->layer->gdn;
     t->n_jobs = 0;
     /* The projection goes straight into each sequence's convolution window. */
-    add_job(t, &w->qkv, NULL, 0);
+    matrix_job *qkv = next_job(t, &w->qkv);
     for (int32_t i = 0; i < t->n; i++)
-        t->jobs[0].y[i] =
+        qkv->y[i] =
             state_window(t->b, sequence_of(t, i)->at.state, t->prepared->gdn_index, t->position[i]);
     add_job(t, &w->z, d->z, c->value_size);
     add_job(t, &w->a, d->a, c->n_value_heads);
@@ -240,7 +246,8 @@ static void attention_append(step *t, int32_t row)
     const float *cosines = t->d->cosines + row * ROTARY_PAIRS;
     const float *sines = t->d->sines + row * ROTARY_PAIRS;
     for (int32_t h = 0; h < c->n_query_heads; h++) {
-        const float *from = t->d->q_gate + ((int64_t)row * c->n_query_heads + h) * 512;
+        const float *from =
+            t->d->q_gate + ((int64_t)row * c->n_query_heads + h) * 2 * ATTENTION_HEAD_DIM;
         float *q = t->d->q + ((int64_t)row * c->n_query_heads + h) * ATTENTION_HEAD_DIM;
         b->k.rmsnorm(from, p->q_norm, ATTENTION_HEAD_DIM, c->rms_eps, q);
         b->k.rope(q, cosines, sines);
@@ -323,7 +330,7 @@ static void attention_combine_part(void *context, int64_t begin, int64_t end, in
                                  t->d->part_out + part * ATTENTION_HEAD_DIM);
         }
         for (int d = 0; d < ATTENTION_HEAD_DIM; d++) out[d] /= sum;
-        b->k.sigmoid_gate(out, t->d->q_gate + i * 512 + ATTENTION_HEAD_DIM, ATTENTION_HEAD_DIM);
+        b->k.sigmoid_gate(out, t->d->q_gate + (2 * i + 1) * ATTENTION_HEAD_DIM, ATTENTION_HEAD_DIM);
         int32_t groups = ATTENTION_HEAD_DIM / QUANT_GROUP;
         if (b->k.fast)
             b->k.quantize_input(mixed, c->query_size, head * groups, (head + 1) * groups,

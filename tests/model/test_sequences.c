@@ -134,6 +134,10 @@ static void test_branches(void **state)
     cpu_ops()->snapshot_restore(b, snapshot, s[1]);
     oracle_prefill(b, s[1], tokens[2] + AT, LONG - AT, LOGITS_LAST, logits);
     assert_same(logits, expected[2], V, "a branch from the snapshot, after the others wrote");
+    for (int i = 0; i < 20; i++) { /* more copies of the shared block than there are blocks */
+        cpu_ops()->snapshot_restore(b, snapshot, s[1]);
+        oracle_step(b, s[1], oracle_ids[i]);
+    }
     cpu_ops()->close(b);
 }
 
@@ -142,37 +146,42 @@ static void test_branches(void **state)
 static void test_exhaustion(void **state)
 {
     (void)state;
+    enum { TOKENS = 100, LONG = 257 };
     backend_options options = oracle_options("c");
     options.n_ctx = 512;
     options.n_sequences = 2;
-    options.n_snapshots = 2;
-    backend *b = oracle_open_with(&oracle_mlx4, &options); /* 2 * 2 + 2 blocks */
+    options.n_snapshots = 3;
+    backend *b = oracle_open_with(&oracle_mlx4, &options); /* 2 * 2 + 3 blocks */
     backend_sequence *s = oracle_create(b), *other = oracle_create(b), *third;
-    backend_snapshot *snapshots[3];
+    backend_snapshot *snapshots[4];
     calla_error err;
     assert_error(cpu_ops()->sequence_create(b, &third, &err), CALLA_ERR_MEMORY, &err,
                  "2 sequences");
     float expected[V], logits[V];
-    oracle_prefill(b, s, oracle_ids, 100, LOGITS_LAST, expected);
-    cpu_ops()->sequence_reset(b, s);
-    for (int i = 0; i < 2; i++) { /* each keeps two blocks that no sequence has */
-        for (int k = 0; k < 4; k++) oracle_prefill(b, s, oracle_ids + i, 75, LOGITS_NONE, NULL);
-        snapshots[i] = snapshot_of(b, s);
+    oracle_prefill(b, s, oracle_ids, TOKENS, LOGITS_LAST, expected);
+    static int32_t tokens[LONG];
+    for (int i = 0; i < 3; i++) { /* each keeps two blocks that no sequence has */
         cpu_ops()->sequence_reset(b, s);
+        oracle_prefill(b, s, tokens, LONG, LOGITS_NONE, NULL);
+        snapshots[i] = snapshot_of(b, s);
     }
-    assert_error(cpu_ops()->snapshot_create(b, s, &snapshots[2], &err), CALLA_ERR_MEMORY, &err,
-                 "2 snapshots");
-    for (int k = 0; k < 4; k++) oracle_prefill(b, s, oracle_ids, 75, LOGITS_NONE, NULL);
-    /* No block is left. */
-    assert_error(cpu_ops()->prefill(b, other, oracle_ids, 100, LOGITS_LAST, logits, NULL, &err),
-                 CALLA_ERR_MEMORY, &err, "0 of 6 blocks");
-    step_request request = {.sequence = other, .token = 1};
-    step_result result;
-    assert_ok(cpu_ops()->step_submit(b, &request, 1, &err), &err);
-    assert_error(cpu_ops()->step_wait(b, &result, 1, NULL, &err), CALLA_ERR_MEMORY, &err, "blocks");
+    cpu_ops()->sequence_reset(b, s);
+    assert_error(cpu_ops()->snapshot_create(b, s, &snapshots[3], &err), CALLA_ERR_MEMORY, &err,
+                 "3 snapshots");
+    /* One block is left. A step that needs two takes none. */
+    step_request requests[] = {{.sequence = s, .token = 1}, {.sequence = other, .token = 1}};
+    step_result results[2];
+    assert_ok(cpu_ops()->step_submit(b, requests, 2, &err), &err);
+    assert_error(cpu_ops()->step_wait(b, results, 2, NULL, &err), CALLA_ERR_MEMORY, &err,
+                 "0 of 7 blocks");
+    assert_int_equal(cpu_ops()->sequence_length(b, s), 0);
+    assert_int_equal(cpu_ops()->sequence_length(b, other), 0);
+    oracle_step(b, s, 1);
+    assert_error(cpu_ops()->prefill(b, other, oracle_ids, TOKENS, LOGITS_LAST, logits, NULL, &err),
+                 CALLA_ERR_MEMORY, &err, "0 of 7 blocks");
     assert_int_equal(cpu_ops()->sequence_length(b, other), 0);
     cpu_ops()->snapshot_free(b, snapshots[0]);
-    oracle_prefill(b, other, oracle_ids, 100, LOGITS_LAST, logits);
+    oracle_prefill(b, other, oracle_ids, TOKENS, LOGITS_LAST, logits);
     assert_same(logits, expected, V, "after room was made");
     cpu_ops()->close(b);
 }
@@ -206,6 +215,9 @@ static void test_cancel(void **state)
     enum { CHUNK = 16, TOKENS = 40 };
     backend_options options = oracle_options("c");
     options.prefill_chunk = CHUNK;
+    options.n_ctx = 256; /* one block in all: an abandoned chunk must give it back */
+    options.n_sequences = 1;
+    options.n_snapshots = 0;
     backend *b = oracle_open_with(&oracle_mlx4, &options);
     backend_sequence *s = oracle_create(b);
     float expected[V], logits[V];
