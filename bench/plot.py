@@ -29,6 +29,10 @@ def draw(axes, points, x, y, label, scale=1.0):
     axes.plot([p[x] for p in points], [scale * p[y] for p in points], marker="o", label=label)
 
 
+def tokens_text(n, _=None):
+    return f"{n / 1024:g}K" if n >= 1024 else f"{n:g}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -48,6 +52,7 @@ def main():
         grid[1][column].set_xlabel("prompt tokens" if kind == "prefill" else "context, tokens")
         for axes in (grid[0][column], grid[1][column]):
             axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter(tokens_text)
             axes.set_ylim(bottom=0)
             axes.grid(alpha=0.3)
     grid[0][0].legend()

@@ -23,7 +23,8 @@ ALWAYS_INLINE const float (*load_rows(const void *block, int32_t t, int32_t n, b
 {
     if (!f16) return (const float(*)[DIM])block + t;
     const uint16_t *p = (const uint16_t *)block + (size_t)t * DIM;
-    for (int32_t i = 0; i < n * DIM; i += VL) vf_store(tile[0] + i, vf_load_f16(p + i));
+    float *out = tile[0];
+    for (int32_t i = 0; i < n * DIM; i += VL) vf_store(out + i, vf_load_f16(p + i));
     return (const float(*)[DIM])tile;
 }
 
