@@ -134,9 +134,13 @@ static void test_branches(void **state)
     cpu_ops()->snapshot_restore(b, snapshot, s[1]);
     oracle_prefill(b, s[1], tokens[2] + AT, LONG - AT, LOGITS_LAST, logits);
     assert_same(logits, expected[2], V, "a branch from the snapshot, after the others wrote");
-    for (int i = 0; i < 20; i++) { /* more copies of the shared block than there are blocks */
-        cpu_ops()->snapshot_restore(b, snapshot, s[1]);
+    cpu_ops()->snapshot_free(b, snapshot);
+    for (int i = 0; i < 20; i++) { /* more copies of shared blocks than there are blocks */
+        cpu_ops()->sequence_reset(b, s[1]);
+        oracle_prefill(b, s[1], oracle_ids, 2, LOGITS_NONE, NULL);
+        snapshot = snapshot_of(b, s[1]);
         oracle_step(b, s[1], oracle_ids[i]);
+        cpu_ops()->snapshot_free(b, snapshot);
     }
     cpu_ops()->close(b);
 }
