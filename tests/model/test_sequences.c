@@ -311,6 +311,25 @@ static void test_not_finite(void **state)
     cpu_ops()->close(b);
 }
 
+/* exp(A_log) beyond f32 beside a softplus that is 0: no decay, not a NaN (MODEL.md 7, 11). */
+static void test_extreme_decay(void **state)
+{
+    (void)state;
+    static const float a_log[] = {100, 100, 100, 100}, dt_bias[] = {-1e3f, -1e3f, -1e3f, -1e3f};
+    model_weights extreme = oracle_mlx4;
+    layer_weights layers[ORACLE_L];
+    memcpy(layers, oracle_mlx4.layers, sizeof layers);
+    layers[1].gdn.a_log = (vector_view){.data = a_log, .n = 4, .is_f32 = true};
+    layers[1].gdn.dt_bias = (vector_view){.data = dt_bias, .n = 4, .is_f32 = true};
+    extreme.layers = layers;
+    backend_options options = oracle_options("f32");
+    backend *b = oracle_open_with(&extreme, &options);
+    backend_sequence *s = oracle_create(b);
+    oracle_prefill(b, s, oracle_ids, 10, LOGITS_NONE, NULL);
+    oracle_step(b, s, 1);
+    cpu_ops()->close(b);
+}
+
 /* ---- opening ---- */
 
 static void test_isa_choice(void **state)
@@ -374,8 +393,8 @@ int main(void)
         cmocka_unit_test(test_batch),      cmocka_unit_test(test_snapshots),
         cmocka_unit_test(test_branches),   cmocka_unit_test(test_exhaustion),
         cmocka_unit_test(test_cancel),     cmocka_unit_test(test_cancel_step),
-        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_isa_choice),
-        cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_extreme_decay),
+        cmocka_unit_test(test_isa_choice), cmocka_unit_test(test_plan),
     };
     return cmocka_run_group_tests(tests, oracle_setup, oracle_teardown);
 }
