@@ -228,8 +228,8 @@ CALLA_API calla_status calla_session_next(calla_session *session, const calla_sa
 /* calla_session_next for each of n different sessions of one engine, the model run once for all of
  * them, so that its weights are read once: sampling[i] and sampled[i] are those of sessions[i]. n is
  * 1 to 8 and at most n_sessions. Each gets the token it would get alone. After a failure, of
- * whichever session, no token was appended and the call can be repeated; but a session in which
- * CALLA_ERR_NUMERIC or CALLA_ERR_DEVICE occurred is empty and needs a sync. */
+ * whichever session, no token was appended and the call can be repeated; but a session whose
+ * state was lost to CALLA_ERR_NUMERIC or CALLA_ERR_DEVICE is then empty and needs a sync. */
 CALLA_API calla_status calla_session_next_batch(calla_session *const *sessions, int32_t n,
                                                 const calla_sampling *const *sampling,
                                                 const calla_control *control,
