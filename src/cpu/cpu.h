@@ -22,7 +22,8 @@
 
 enum {
     HEAD_SLICES = GDN_HEAD_DIM / GDN_SLICE, /* per value head */
-    MOE_TILE = 64, /* tokens of one expert that one thread takes at a time in prefill */
+    MOE_TILE = 256,  /* tokens of one expert that one thread takes at a time in prefill */
+    ROUTE_TILE = 64, /* tokens one thread routes at a time in prefill */
     ROTARY_PAIRS = ROTARY_DIMS / 2,
 };
 
@@ -171,7 +172,8 @@ typedef struct prefill_scratch {
     float *attention_mixed;      // [P][query_size]
     float *cosines, *sines;      // [P][32]
     float *attention_tile;       // [n_threads][attention_tile_floats]
-    float *router;               // [n_threads][8][E + 1]
+    float *router;               // [n_threads][ROUTE_TILE][E + 1]
+    float *route_packed;         // [n_threads] ROUTE_TILE rows of D packed as f32
     int32_t *experts;            // [P][k]
     float *weights;              // [P][k]
     float *shared_scale;         // [P]

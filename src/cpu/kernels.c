@@ -14,6 +14,9 @@ static void use_c(cpu_kernels *k)
         .gemv_q4 = gemv_q4_c,
         .pack_input = pack_input_c,
         .gemm = gemm_c,
+        .pack_tile_f32 = 8,
+        .pack_input_f32 = pack_input_c,
+        .gemm_f32 = gemm_c,
         .rmsnorm = rmsnorm_c,
         .l2norm = l2norm_c,
         .gated_norm = gated_norm_c,
@@ -44,6 +47,9 @@ static void use_c(cpu_kernels *k)
         (k)->gemv_q4 = gemv_q4_##isa_name;                                                         \
         (k)->pack_input = pack_input_##isa_name;                                                   \
         (k)->gemm = gemm_##isa_name;                                                               \
+        (k)->pack_tile_f32 = lanes;                                                                \
+        (k)->pack_input_f32 = pack_input_##isa_name;                                               \
+        (k)->gemm_f32 = gemm_##isa_name;                                                           \
         (k)->rmsnorm = rmsnorm_##isa_name;                                                         \
         (k)->l2norm = l2norm_##isa_name;                                                           \
         (k)->gated_norm = gated_norm_##isa_name;                                                   \
@@ -77,6 +83,7 @@ static void use_amx(cpu_kernels *k)
 {
     k->pack_tile = 16;
     k->pack_element_bytes = 2;
+    k->gemm_rounds = true;
     k->pack_input = pack_input_bf16_amx;
     k->gemm = gemm_bf16_amx;
     k->measure_multiply = measure_multiply_amx;
@@ -187,6 +194,7 @@ calla_status cpu_kernels_select(const char *isa, calla_layout layout, cpu_kernel
     k->isa = name;
     k->fast = fast;
     if (strcmp(name, "c-bf16") == 0) {
+        k->gemm_rounds = true;
         k->pack_input = pack_input_bf16_c;
         k->gemm = gemm_bf16_c;
     }

@@ -190,6 +190,7 @@ typedef int64_t measure_multiply_fn(int64_t n_rounds, float *sink);
 typedef struct cpu_kernels {
     const char *isa; /* name as in cpu_isa_names */
     bool fast;       /* decode reads Q4 matrices through quantize_input and gemv_q4; KV fp16 */
+    bool gemm_rounds; /* gemm multiplies inputs and weights rounded to bf16 */
     int32_t pack_tile, pack_element_bytes; /* of pack_input */
     dequantize_fn *dequantize;
     gemv_f32_fn *gemv_f32;
@@ -197,6 +198,10 @@ typedef struct cpu_kernels {
     gemv_q4_fn *gemv_q4;
     pack_input_fn *pack_input;
     gemm_fn *gemm;
+    /* The pair in f32, which router logits always take; the same two where gemm_rounds is false. */
+    int32_t pack_tile_f32;
+    pack_input_fn *pack_input_f32;
+    gemm_fn *gemm_f32;
     rmsnorm_fn *rmsnorm;
     l2norm_fn *l2norm;
     gated_norm_fn *gated_norm;

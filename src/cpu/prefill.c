@@ -56,7 +56,8 @@ static void moe_take(backend *b, size_t rows)
     size_t k = (size_t)c->n_experts_per_token, threads = (size_t)b->options.n_threads;
     size_t experts = (size_t)c->n_experts;
     int32_t width = larger_of(c->expert_width, c->shared_expert_width);
-    p->router = take_floats(m, threads * GEMV_MAX_INPUTS, experts + 1);
+    p->router = take_floats(m, threads * ROUTE_TILE, experts + 1);
+    p->route_packed = take_floats(m, threads * ROUTE_TILE, (size_t)c->hidden_size);
     p->experts = take(m, rows, k, sizeof(int32_t));
     p->weights = take_floats(m, rows, k);
     p->shared_scale = take_floats(m, rows, 1);

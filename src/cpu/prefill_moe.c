@@ -22,26 +22,24 @@ static void route_part(void *context, int64_t begin, int64_t end, int thread)
     const model_config *c = &t->b->config;
     const cpu_kernels *k = &t->b->k;
     int32_t n_experts = c->n_experts, slots = c->n_experts_per_token;
-    float *logits = t->p->router + (size_t)thread * GEMV_MAX_INPUTS * (size_t)(n_experts + 1);
-    for (int64_t first = begin; first < end; first += GEMV_MAX_INPUTS) {
-        int32_t n = end - first < GEMV_MAX_INPUTS ? (int32_t)(end - first) : GEMV_MAX_INPUTS;
-        const float *x[GEMV_MAX_INPUTS];
-        float *y[GEMV_MAX_INPUTS], *gate[GEMV_MAX_INPUTS];
+    int64_t stride = n_experts + 1;
+    float *logits = t->p->router + (size_t)thread * ROUTE_TILE * (size_t)stride;
+    float *packed = t->p->route_packed + (size_t)thread * ROUTE_TILE * (size_t)c->hidden_size;
+    for (int64_t first = begin; first < end; first += ROUTE_TILE) {
+        int32_t n = end - first < ROUTE_TILE ? (int32_t)(end - first) : ROUTE_TILE;
+        k->pack_input_f32(t->p->u + first * c->hidden_size, c->hidden_size, NULL, n, c->hidden_size,
+                          packed);
+        k->gemm_f32(&t->w->router, 0, n_experts, packed, n, logits, stride);
+        k->gemm_f32(&t->w->shared_expert_gate, 0, 1, packed, n, logits + n_experts, stride);
         for (int32_t i = 0; i < n; i++) {
-            x[i] = t->p->u + (first + i) * c->hidden_size;
-            y[i] = logits + (size_t)i * (size_t)(n_experts + 1);
-            gate[i] = y[i] + n_experts;
-        }
-        k->gemv_f32(&t->w->router, 0, n_experts, x, n, y);
-        k->gemv_f32(&t->w->shared_expert_gate, 0, 1, x, n, gate);
-        for (int32_t i = 0; i < n; i++) {
+            const float *row = logits + i * stride;
             int32_t *experts = t->p->experts + (first + i) * slots;
             float *weights = t->p->weights + (first + i) * slots;
-            k->router_top_k(y[i], n_experts, slots, experts, weights);
+            k->router_top_k(row, n_experts, slots, experts, weights);
             if (t->b->route)
-                t->b->route(t->b->route_user, t->layer, t->first + first + i, y[i], experts,
+                t->b->route(t->b->route_user, t->layer, t->first + first + i, row, experts,
                             weights);
-            t->p->shared_scale[first + i] = 1.0f / (1.0f + expf(-*gate[i]));
+            t->p->shared_scale[first + i] = 1.0f / (1.0f + expf(-row[n_experts]));
         }
     }
 }
@@ -130,7 +128,7 @@ void prefill_moe(backend *b, int32_t index, int64_t first, int32_t n)
 {
     moe_chunk t = {b, &b->scratch.prefill, &b->weights->layers[index].moe, n, index, first};
     int64_t start = profile_start(&b->profile);
-    thread_pool_run(b->pool, n, GEMV_MAX_INPUTS, route_part, &t);
+    thread_pool_run(b->pool, n, 1, route_part, &t);
     sort_slots(&t);
     profile_stop(&b->profile, OP_ROUTER, start);
     start = profile_start(&b->profile);

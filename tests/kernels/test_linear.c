@@ -200,7 +200,7 @@ static void test_quantize_not_finite(void **state)
 
 static bool rounds_to_bf16(const cpu_kernels *k)
 {
-    return strstr(k->isa, "bf16") != NULL;
+    return k->gemm_rounds;
 }
 
 static size_t packed_size(const cpu_kernels *k, int32_t n, int32_t cols)
