@@ -106,7 +106,7 @@ const char CLI_ENGINE_HELP[] =
     "      --kv TYPE         f32, fp16 [fp16; f32 with --isa f32]\n"
     "      --threads N       [all processors this process may use]\n"
     "      --ctx N           context in tokens [8192, at most the model's]\n"
-    "      --chunk N         tokens per prefill chunk [512]\n";
+    "      --chunk N         tokens per prefill chunk [2048, at most the context]\n";
 
 int cli_engine_option(int value, const char *argument, cli_engine_args *args)
 {

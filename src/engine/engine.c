@@ -41,6 +41,8 @@ static calla_status resolve_options(const model_config *config, const calla_engi
         .n_sequences = o->n_sessions ? o->n_sessions : 1,
         .prefill_chunk = o->prefill_chunk ? o->prefill_chunk : DEFAULT_PREFILL_CHUNK,
     };
+    /* No chunk is longer than the context; what cuts it is the same grid. */
+    if (b->prefill_chunk > b->n_ctx) b->prefill_chunk = b->n_ctx;
     return CALLA_OK;
 }
 

@@ -8,7 +8,7 @@
 
 enum {
     DEFAULT_CONTEXT = 8192,
-    DEFAULT_PREFILL_CHUNK = 512,
+    DEFAULT_PREFILL_CHUNK = 2048,
     DEFAULT_SNAPSHOT_STRIDE = 2048,
     MAX_SNAPSHOTS = 64, /* however small they are */
 };
