@@ -45,14 +45,25 @@ typedef struct cli_engine_args {
     const char *model;
     calla_engine_options options;
 } cli_engine_args;
-enum { CLI_OPT_BACKEND = 256, CLI_OPT_ISA, CLI_OPT_KV, CLI_OPT_THREADS, CLI_OPT_CTX, CLI_OPT_CHUNK,
-       CLI_OPT_COMMAND /* the first value a command may use for its own */ };
+enum {
+    CLI_OPT_BACKEND = 256,
+    CLI_OPT_ISA,
+    CLI_OPT_KV,
+    CLI_OPT_THREADS,
+    CLI_OPT_CTX,
+    CLI_OPT_CHUNK,
+    CLI_OPT_COMMAND /* the first value a command may use for its own */
+};
 #define CLI_ENGINE_LONG_OPTIONS                                                                    \
-    {"model", required_argument, NULL, 'm'}, {"backend", required_argument, NULL, CLI_OPT_BACKEND}, \
-        {"isa", required_argument, NULL, CLI_OPT_ISA}, {"kv", required_argument, NULL, CLI_OPT_KV}, \
+    {"model", required_argument, NULL, 'm'},                                                       \
+        {"backend", required_argument, NULL, CLI_OPT_BACKEND},                                     \
+        {"isa", required_argument, NULL, CLI_OPT_ISA},                                             \
+        {"kv", required_argument, NULL, CLI_OPT_KV},                                               \
         {"threads", required_argument, NULL, CLI_OPT_THREADS},                                     \
         {"ctx", required_argument, NULL, CLI_OPT_CTX},                                             \
-        {"chunk", required_argument, NULL, CLI_OPT_CHUNK}
+    {                                                                                              \
+        "chunk", required_argument, NULL, CLI_OPT_CHUNK                                            \
+    }
 extern const char CLI_ENGINE_HELP[];
 int cli_engine_option(int value, const char *argument, cli_engine_args *args);
 
@@ -68,8 +79,18 @@ typedef struct cli_sampling_args {
     calla_logit_bias *logit_bias; /* [n_logit_bias] malloc'ed */
     int32_t n_logit_bias;
 } cli_sampling_args;
-enum { CLI_OPT_GREEDY = 512, CLI_OPT_TEMPERATURE, CLI_OPT_TOP_K, CLI_OPT_TOP_P, CLI_OPT_MIN_P,
-       CLI_OPT_PRESENCE, CLI_OPT_FREQUENCY, CLI_OPT_REPETITION, CLI_OPT_SEED, CLI_OPT_BIAS };
+enum {
+    CLI_OPT_GREEDY = 512,
+    CLI_OPT_TEMPERATURE,
+    CLI_OPT_TOP_K,
+    CLI_OPT_TOP_P,
+    CLI_OPT_MIN_P,
+    CLI_OPT_PRESENCE,
+    CLI_OPT_FREQUENCY,
+    CLI_OPT_REPETITION,
+    CLI_OPT_SEED,
+    CLI_OPT_BIAS
+};
 #define CLI_SAMPLING_LONG_OPTIONS                                                                  \
     {"greedy", no_argument, NULL, CLI_OPT_GREEDY},                                                 \
         {"temp", required_argument, NULL, CLI_OPT_TEMPERATURE},                                    \
@@ -81,7 +102,9 @@ enum { CLI_OPT_GREEDY = 512, CLI_OPT_TEMPERATURE, CLI_OPT_TOP_K, CLI_OPT_TOP_P, 
         {"frequency-penalty", required_argument, NULL, CLI_OPT_FREQUENCY},                         \
         {"repetition-penalty", required_argument, NULL, CLI_OPT_REPETITION},                       \
         {"seed", required_argument, NULL, CLI_OPT_SEED},                                           \
-        {"logit-bias", required_argument, NULL, CLI_OPT_BIAS}
+    {                                                                                              \
+        "logit-bias", required_argument, NULL, CLI_OPT_BIAS                                        \
+    }
 extern const char CLI_SAMPLING_HELP[];
 void cli_sampling_init(cli_sampling_args *args);
 void cli_sampling_deinit(cli_sampling_args *args);

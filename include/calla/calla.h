@@ -11,8 +11,8 @@
  *   thread or from a signal handler.
  * - Results of a token do not depend on how its prompt was cut into chunks, on the thread count or
  *   on what was cached: continuing from a restored prompt equals a cold run bit for bit.
- * - Every function that can fail returns a calla_status and, when `err` is not NULL, fills it with a
- *   message that names the values involved. On failure output parameters are left untouched unless
+ * - Every function that can fail returns a calla_status and, when `err` is not NULL, fills it with
+ * a message that names the values involved. On failure output parameters are left untouched unless
  *   stated otherwise. Passing NULL for a required pointer is a bug and aborts.
  * - Text is UTF-8. Tokens are non-negative int32_t ids. Sizes are in bytes where the name ends in
  *   _bytes, times in nanoseconds where it ends in _ns.
@@ -71,17 +71,18 @@ typedef enum calla_kv_type { CALLA_KV_AUTO = 0, CALLA_KV_F32, CALLA_KV_FP16 } ca
 
 /* Zero-initialise; a zero or NULL field means the default in brackets. */
 typedef struct calla_engine_options {
-    const char *backend;      /* "auto", "cpu", "cuda" ["auto"] */
-    const char *isa;          /* "auto", "f32" (the reference), "c", ... see calla_isa_names ["auto"] */
-    calla_kv_type kv;         /* KV cache element [fp16; f32 in the reference profile] */
-    int32_t n_threads;        /* [the number of usable processors] */
-    int32_t n_ctx;            /* tokens a session may hold [8192, at most the model's maximum] */
-    int32_t n_sessions;       /* sessions that may exist at once, for sizing the KV pool [1] */
-    int32_t prefill_chunk;    /* tokens per prefill chunk [2048, at most n_ctx] */
-    int32_t snapshot_stride;  /* prompt tokens between snapshots, < 0: only the last ones [2048] */
-    int64_t snapshot_bytes;   /* budget of all snapshots, < 0: none [512 MiB] */
-    /* The directory's tokenizer, if it is open already: it tells which ids are real tokens. Borrowed
-     * during calla_engine_open [opened for the time being, if there is a tokenizer.json]. */
+    const char *backend; /* "auto", "cpu", "cuda" ["auto"] */
+    const char *isa;     /* "auto", "f32" (the reference), "c", ... see calla_isa_names ["auto"] */
+    calla_kv_type kv;    /* KV cache element [fp16; f32 in the reference profile] */
+    int32_t n_threads;   /* [the number of usable processors] */
+    int32_t n_ctx;       /* tokens a session may hold [8192, at most the model's maximum] */
+    int32_t n_sessions;  /* sessions that may exist at once, for sizing the KV pool [1] */
+    int32_t prefill_chunk;   /* tokens per prefill chunk [2048, at most n_ctx] */
+    int32_t snapshot_stride; /* prompt tokens between snapshots, < 0: only the last ones [2048] */
+    int64_t snapshot_bytes;  /* budget of all snapshots, < 0: none [512 MiB] */
+    /* The directory's tokenizer, if it is open already: it tells which ids are real tokens.
+     * Borrowed during calla_engine_open [opened for the time being, if there is a tokenizer.json].
+     */
     const calla_tokenizer *tokenizer;
     void (*progress)(void *user, const char *phase, int64_t done, int64_t total); /* [NULL] */
     void *progress_user;
@@ -146,18 +147,19 @@ typedef struct calla_logit_bias {
 /* Zero-initialised = greedy. The order of operations: padding ids and token mask, logit bias,
  * penalties (over tokens generated since the last sync: repetition, then frequency and presence),
  * log-probabilities reported, temperature, top-k, top-p (of the mass top-k left; the token that
- * reaches it is kept), min-p, draw. Equal logits rank by id, lowest first. The draw for the token at
- * timeline position p inverts the cumulative distribution, in ascending order of id, at u = the
+ * reaches it is kept), min-p, draw. Equal logits rank by id, lowest first. The draw for the token
+ * at timeline position p inverts the cumulative distribution, in ascending order of id, at u = the
  * first 53 bits of Philox 4x32-10 keyed by `seed` with counter p: a result depends on (seed,
  * position) alone. Values out of range are CALLA_ERR_INPUT naming parameter and value. */
 typedef struct calla_sampling {
-    float temperature;        /* 0 ... 100; 0 = greedy: largest logit, lowest id on ties */
-    int32_t top_k;            /* 0 = off */
-    float top_p;              /* 0 or >= 1 = off */
-    float min_p;              /* 0 ... 1; 0 = off; relative to the largest probability */
-    float presence_penalty;   /* -100 ... 100; subtracted once from a generated token's logit */
-    float frequency_penalty;  /* -100 ... 100; subtracted per occurrence */
-    float repetition_penalty; /* 0.01 ... 100; divides positive, multiplies negative logits; 0 = 1 */
+    float temperature;       /* 0 ... 100; 0 = greedy: largest logit, lowest id on ties */
+    int32_t top_k;           /* 0 = off */
+    float top_p;             /* 0 or >= 1 = off */
+    float min_p;             /* 0 ... 1; 0 = off; relative to the largest probability */
+    float presence_penalty;  /* -100 ... 100; subtracted once from a generated token's logit */
+    float frequency_penalty; /* -100 ... 100; subtracted per occurrence */
+    float
+        repetition_penalty; /* 0.01 ... 100; divides positive, multiplies negative logits; 0 = 1 */
     uint64_t seed;
     const calla_logit_bias *logit_bias; /* [n_logit_bias], borrowed during the call */
     int32_t n_logit_bias;
@@ -189,9 +191,9 @@ typedef struct calla_control {
 } calla_control;
 
 typedef struct calla_sync_stats {
-    int32_t n_tokens;   /* length of the timeline */
-    int32_t n_reused;   /* of it, taken over from the timeline before or from a snapshot */
-    int32_t n_prefill;  /* of it, computed by this call */
+    int32_t n_tokens;  /* length of the timeline */
+    int32_t n_reused;  /* of it, taken over from the timeline before or from a snapshot */
+    int32_t n_prefill; /* of it, computed by this call */
     int64_t prefill_ns;
 } calla_sync_stats;
 
@@ -199,19 +201,19 @@ CALLA_API calla_status calla_session_create(calla_engine *engine, calla_session 
                                             calla_error *err);
 CALLA_API void calla_session_free(calla_session *session);
 
-/* Makes the timeline exactly tokens[0 .. n_tokens), n_tokens >= 1, reusing the longest usable prefix
- * of what the session (or a snapshot of the engine) holds and prefilling the rest. Afterwards the
- * next token can be sampled. CALLA_ERR_CONTEXT if n_tokens > n_ctx, CALLA_ERR_INPUT for an id out
- * of range: the timeline is then unchanged. After CALLA_ERR_CANCELLED the timeline holds the part
- * that was computed; a later sync reuses it.
+/* Makes the timeline exactly tokens[0 .. n_tokens), n_tokens >= 1, reusing the longest usable
+ * prefix of what the session (or a snapshot of the engine) holds and prefilling the rest.
+ * Afterwards the next token can be sampled. CALLA_ERR_CONTEXT if n_tokens > n_ctx, CALLA_ERR_INPUT
+ * for an id out of range: the timeline is then unchanged. After CALLA_ERR_CANCELLED the timeline
+ * holds the part that was computed; a later sync reuses it.
  *
  * The model's recurrent state cannot be rewound, so a timeline that diverges from what is held goes
- * back to the deepest snapshot. Snapshots stand at multiples of snapshot_stride (wider apart in long
- * prompts), at the last `<|im_start|>` of a prompt (where the next turn of a conversation parts from
- * this one, because reasoning is dropped from the history) and at its end, with the logits there.
- * They hold prefilled state only, so continuing from one equals a cold run. The session's own
- * state may end in generated tokens, which a cold run would prefill: continuing from there is
- * faster and equal up to rounding. */
+ * back to the deepest snapshot. Snapshots stand at multiples of snapshot_stride (wider apart in
+ * long prompts), at the last `<|im_start|>` of a prompt (where the next turn of a conversation
+ * parts from this one, because reasoning is dropped from the history) and at its end, with the
+ * logits there. They hold prefilled state only, so continuing from one equals a cold run. The
+ * session's own state may end in generated tokens, which a cold run would prefill: continuing from
+ * there is faster and equal up to rounding. */
 CALLA_API calla_status calla_session_sync(calla_session *session, const int32_t *tokens,
                                           int64_t n_tokens, const calla_control *control,
                                           calla_sync_stats *stats, calla_error *err);
@@ -226,8 +228,8 @@ CALLA_API calla_status calla_session_next(calla_session *session, const calla_sa
                                           calla_error *err);
 
 /* calla_session_next for each of n different sessions of one engine, the model run once for all of
- * them, so that its weights are read once: sampling[i] and sampled[i] are those of sessions[i]. n is
- * 1 to 8 and at most n_sessions. Each gets the token it would get alone. After a failure, of
+ * them, so that its weights are read once: sampling[i] and sampled[i] are those of sessions[i]. n
+ * is 1 to 8 and at most n_sessions. Each gets the token it would get alone. After a failure, of
  * whichever session, no token was appended and the call can be repeated; but a session whose
  * state was lost to CALLA_ERR_NUMERIC or CALLA_ERR_DEVICE is then empty and needs a sync. */
 CALLA_API calla_status calla_session_next_batch(calla_session *const *sessions, int32_t n,
@@ -235,10 +237,10 @@ CALLA_API calla_status calla_session_next_batch(calla_session *const *sessions, 
                                                 const calla_control *control,
                                                 calla_sampled *sampled, calla_error *err);
 
-/* Like calla_session_sync, but from an empty timeline, without snapshots, and with `rows` called for
- * consecutive runs of positions with their logits [n_rows][n_vocab] f32 (borrowed during the call;
- * raw, padding rows included). A non-zero return stops with CALLA_ERR_CANCELLED. For perplexity and
- * tests. Takes up to 256 MiB for logits while it runs. */
+/* Like calla_session_sync, but from an empty timeline, without snapshots, and with `rows` called
+ * for consecutive runs of positions with their logits [n_rows][n_vocab] f32 (borrowed during the
+ * call; raw, padding rows included). A non-zero return stops with CALLA_ERR_CANCELLED. For
+ * perplexity and tests. Takes up to 256 MiB for logits while it runs. */
 typedef int (*calla_logits_fn)(void *user, int64_t first_position, int64_t n_rows,
                                const float *logits);
 CALLA_API calla_status calla_session_score(calla_session *session, const int32_t *tokens,

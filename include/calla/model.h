@@ -52,8 +52,8 @@ CALLA_API calla_status calla_tokenizer_encode(const calla_tokenizer *tokenizer, 
                                               size_t n_literal, calla_tokens *tokens,
                                               calla_error *err);
 
-/* Ids to text. Invalid sequences become U+FFFD. skip_special leaves out tokens marked special. An id
- * that is no token is CALLA_ERR_INPUT. */
+/* Ids to text. Invalid sequences become U+FFFD. skip_special leaves out tokens marked special. An
+ * id that is no token is CALLA_ERR_INPUT. */
 CALLA_API calla_status calla_tokenizer_decode(const calla_tokenizer *tokenizer, const int32_t *ids,
                                               int64_t n, bool skip_special, calla_text *text,
                                               calla_error *err);
@@ -86,16 +86,17 @@ CALLA_API calla_status calla_utf8_stream_finish(calla_utf8_stream *stream, calla
 /* ---- chat: messages to prompt (MODEL.md 6) ---- */
 
 typedef struct calla_chat_options {
-    bool no_thinking;           /* enable_thinking=false: the prompt closes the thinking block */
-    bool preserve_thinking;     /* keep the reasoning of earlier turns */
-    bool no_generation_prompt;  /* end after the last message */
-    bool strict;                /* the official template's errors for developer messages, later system
-                                   messages and string arguments, instead of accepting them */
+    bool no_thinking;          /* enable_thinking=false: the prompt closes the thinking block */
+    bool preserve_thinking;    /* keep the reasoning of earlier turns */
+    bool no_generation_prompt; /* end after the last message */
+    bool strict; /* the official template's errors for developer messages, later system
+                    messages and string arguments, instead of accepting them */
 } calla_chat_options;
 
 typedef struct calla_prompt {
     calla_text text;
-    calla_range *literal; /* [n_literal] parts that came from messages and tools, not the template */
+    calla_range
+        *literal; /* [n_literal] parts that came from messages and tools, not the template */
     size_t n_literal;
 } calla_prompt;
 CALLA_API void calla_prompt_free(calla_prompt *prompt);
@@ -134,9 +135,9 @@ typedef struct calla_chat_parser calla_chat_parser;
  * inside a thinking block). `tools` as in calla_chat_render: argument values are converted to the
  * schema's types where they parse as such, else kept as strings; without a type in the schema, what
  * is a JSON value other than a string becomes one. A call inside the thinking ends it, if it names
- * one of the tools (or none are given). The concatenated events do not depend on how the text is cut
- * into pieces. Malformed output is never an error: what cannot be a
- * tool call stays content, and a call that breaks off is closed as valid JSON. */
+ * one of the tools (or none are given). The concatenated events do not depend on how the text is
+ * cut into pieces. Malformed output is never an error: what cannot be a tool call stays content,
+ * and a call that breaks off is closed as valid JSON. */
 CALLA_API calla_status calla_chat_parser_create(const char *prompt, size_t n_prompt_bytes,
                                                 const char *tools, size_t n_tools_bytes,
                                                 calla_chat_event_fn event, void *user,
@@ -158,11 +159,11 @@ typedef struct calla_checkpoint_info {
     int32_t n_experts, n_experts_per_token, expert_width, shared_expert_width;
     int32_t max_positions;
     int32_t n_files, n_tensors, n_skipped_tensors;
-    int64_t n_parameters;    /* of the text decoder */
-    int64_t text_bytes;      /* of its tensors */
-    int64_t expert_bytes;    /* of them, routed experts */
-    int64_t skipped_bytes;   /* vision and draft-head tensors */
-    int64_t token_bytes;     /* weights read per decoded token */
+    int64_t n_parameters;  /* of the text decoder */
+    int64_t text_bytes;    /* of its tensors */
+    int64_t expert_bytes;  /* of them, routed experts */
+    int64_t skipped_bytes; /* vision and draft-head tensors */
+    int64_t token_bytes;   /* weights read per decoded token */
     bool has_tokenizer;
 } calla_checkpoint_info;
 
@@ -177,8 +178,8 @@ typedef struct calla_tensor_info {
 } calla_tensor_info;
 typedef void (*calla_tensor_fn)(void *user, const calla_tensor_info *tensor);
 
-/* Opens and validates a checkpoint as calla_engine_open does, without loading it; `tensor` (or NULL)
- * is called per tensor in name order. */
+/* Opens and validates a checkpoint as calla_engine_open does, without loading it; `tensor` (or
+ * NULL) is called per tensor in name order. */
 CALLA_API calla_status calla_checkpoint_inspect(const char *dir, calla_checkpoint_info *info,
                                                 calla_tensor_fn tensor, void *user,
                                                 calla_error *err);
@@ -192,10 +193,10 @@ CALLA_API calla_status calla_engine_plan(const char *dir, const calla_engine_opt
 enum { CALLA_MAX_CPU_FEATURES = 16 };
 
 typedef struct calla_machine_info {
-    char cpu[128];        /* the processor's name */
-    int32_t n_processors; /* this process may run on */
-    const char *cpu_features[CALLA_MAX_CPU_FEATURES]; /* [n_cpu_features] "avx2" ..., static storage:
-                             what kernels may use, the operating system permitting */
+    char cpu[128];                                    /* the processor's name */
+    int32_t n_processors;                             /* this process may run on */
+    const char *cpu_features[CALLA_MAX_CPU_FEATURES]; /* [n_cpu_features] "avx2" ..., static
+                             storage: what kernels may use, the operating system permitting */
     int32_t n_cpu_features;
     int64_t ram_bytes;           /* of the machine, or the container's limit; 0 = not known */
     int64_t ram_available_bytes; /* of it, usable now without swapping, page cache included */
@@ -206,9 +207,9 @@ CALLA_API void calla_machine_get_info(calla_machine_info *info);
 /* ---- writing checkpoints ---- */
 
 typedef struct calla_write_options {
-    bool overwrite; /* replace a checkpoint in the destination directory: it stays whole until the new
-                       one is complete, so the disk must hold both. Other files there stay. Without
-                       it the directory must be empty or absent */
+    bool overwrite; /* replace a checkpoint in the destination directory: it stays whole until the
+                       new one is complete, so the disk must hold both. Other files there stay.
+                       Without it the directory must be empty or absent */
     void (*progress)(void *user, int64_t done_bytes, int64_t total_bytes);
     void *user;
     const atomic_bool *cancel;
@@ -229,8 +230,9 @@ typedef struct calla_synth_options {
 } calla_synth_options;
 
 /* Writes a random checkpoint of a shape, valid in every respect: weights whose activations and
- * logits have sensible sizes, and a made-up byte-level BPE tokenizer of the shape's full vocabulary.
- * The bytes are a function of the options alone. Refuses before writing when the disk is short. */
+ * logits have sensible sizes, and a made-up byte-level BPE tokenizer of the shape's full
+ * vocabulary. The bytes are a function of the options alone. Refuses before writing when the disk
+ * is short. */
 CALLA_API calla_status calla_synth(const char *dst, const calla_synth_options *synth,
                                    const calla_write_options *options, calla_error *err);
 

@@ -18,8 +18,8 @@ calla_status error_set_errno(calla_error *err, calla_status code, int errno_valu
 calla_status error_prefix(calla_error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Forward a failure. CALLA_TRY returns it; CALLA_TRY_GOTO stores it in a local `status` and jumps to
- * the single cleanup label. */
+/* Forward a failure. CALLA_TRY returns it; CALLA_TRY_GOTO stores it in a local `status` and jumps
+ * to the single cleanup label. */
 #define CALLA_TRY(call)                                                                            \
     do {                                                                                           \
         calla_status try_status_ = (call);                                                         \

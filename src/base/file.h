@@ -35,7 +35,10 @@ typedef struct file_writer {
     char *path, *temporary_path;
 } file_writer;
 #define FILE_WRITER_CLOSED                                                                         \
-    (file_writer) { -1, NULL, NULL }
+    (file_writer)                                                                                  \
+    {                                                                                              \
+        -1, NULL, NULL                                                                             \
+    }
 calla_status file_writer_open(file_writer *w, const char *path, calla_error *err);
 calla_status file_writer_write(file_writer *w, const void *bytes, size_t n, calla_error *err);
 calla_status file_writer_commit(file_writer *w, calla_error *err);

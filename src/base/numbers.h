@@ -28,8 +28,8 @@ static inline uint16_t f32_to_bf16(float x)
 
 static inline float f16_to_f32(uint16_t x)
 {
-    /* Shift the 15 magnitude bits to f32's place and rescale the exponent by a multiplication, which
-     * also normalises subnormals; infinities and NaN need their exponent set by hand. */
+    /* Shift the 15 magnitude bits to f32's place and rescale the exponent by a multiplication,
+     * which also normalises subnormals; infinities and NaN need their exponent set by hand. */
     uint32_t magnitude = (uint32_t)(x & 0x7fffu) << 13, sign = (uint32_t)(x & 0x8000u) << 16, u;
     float f;
     memcpy(&f, &magnitude, sizeof f);

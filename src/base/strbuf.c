@@ -24,9 +24,15 @@ void strbuf_append(strbuf *s, const char *bytes, size_t n)
     s->data[s->n] = '\0';
 }
 
-void strbuf_puts(strbuf *s, const char *text) { strbuf_append(s, text, strlen(text)); }
+void strbuf_puts(strbuf *s, const char *text)
+{
+    strbuf_append(s, text, strlen(text));
+}
 
-void strbuf_putc(strbuf *s, char c) { strbuf_append(s, &c, 1); }
+void strbuf_putc(strbuf *s, char c)
+{
+    strbuf_append(s, &c, 1);
+}
 
 void strbuf_printf(strbuf *s, const char *format, ...)
 {

@@ -1,3 +1,6 @@
 #include <calla/calla.h>
 
-const char *calla_version(void) { return CALLA_VERSION; }
+const char *calla_version(void)
+{
+    return CALLA_VERSION;
+}

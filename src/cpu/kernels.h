@@ -188,8 +188,8 @@ typedef int64_t measure_multiply_fn(int64_t n_rounds, float *sink);
 /* ---- the table ---- */
 
 typedef struct cpu_kernels {
-    const char *isa; /* name as in cpu_isa_names */
-    bool fast;       /* decode reads Q4 matrices through quantize_input and gemv_q4; KV fp16 */
+    const char *isa;  /* name as in cpu_isa_names */
+    bool fast;        /* decode reads Q4 matrices through quantize_input and gemv_q4; KV fp16 */
     bool gemm_rounds; /* gemm multiplies inputs and weights rounded to bf16 */
     int32_t pack_tile, pack_element_bytes; /* of pack_input */
     dequantize_fn *dequantize;

@@ -18,18 +18,18 @@ enum {
 };
 
 typedef struct model_config {
-    calla_layout layout; /* MLX4 if config.json has a "quantization" object, else BF16 */
-    int32_t hidden_size;        /* D, multiple of 64 */
-    int32_t n_vocab;            /* V */
-    int32_t n_layers;           /* L */
-    int32_t n_query_heads;      /* Hq, multiple of Hkv */
-    int32_t n_kv_heads;         /* Hkv */
-    int32_t n_key_heads;        /* Hk */
-    int32_t n_value_heads;      /* Hv, multiple of Hk */
-    int32_t n_experts;          /* E */
-    int32_t n_experts_per_token;/* k <= E */
-    int32_t expert_width;       /* F, multiple of 64 */
-    int32_t shared_expert_width;/* Fs, multiple of 64 */
+    calla_layout layout;         /* MLX4 if config.json has a "quantization" object, else BF16 */
+    int32_t hidden_size;         /* D, multiple of 64 */
+    int32_t n_vocab;             /* V */
+    int32_t n_layers;            /* L */
+    int32_t n_query_heads;       /* Hq, multiple of Hkv */
+    int32_t n_kv_heads;          /* Hkv */
+    int32_t n_key_heads;         /* Hk */
+    int32_t n_value_heads;       /* Hv, multiple of Hk */
+    int32_t n_experts;           /* E */
+    int32_t n_experts_per_token; /* k <= E */
+    int32_t expert_width;        /* F, multiple of 64 */
+    int32_t shared_expert_width; /* Fs, multiple of 64 */
     int32_t max_positions;
     float rms_eps;
     double rope_theta;
@@ -38,10 +38,10 @@ typedef struct model_config {
     int32_t stop_ids[MAX_STOP_IDS]; /* [n_stop_ids] eos_token_id, top level before text_config */
     int32_t n_stop_ids;
     /* Derived. */
-    int32_t query_size;  /* Hq * 256 */
-    int32_t kv_size;     /* Hkv * 256 */
-    int32_t key_size;    /* Hk * 128 */
-    int32_t value_size;  /* Hv * 128 */
+    int32_t query_size;    /* Hq * 256 */
+    int32_t kv_size;       /* Hkv * 256 */
+    int32_t key_size;      /* Hk * 128 */
+    int32_t value_size;    /* Hv * 128 */
     int32_t conv_channels; /* 2 * key_size + value_size */
 } model_config;
 

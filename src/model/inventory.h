@@ -42,7 +42,7 @@ typedef struct model_sizes {
     int64_t n_tensors;    /* of the text decoder in this layout */
     int64_t n_parameters; /* of the text decoder */
     int64_t text_bytes, expert_bytes;
-    int64_t token_bytes; /* weights read per decoded token */
+    int64_t token_bytes;          /* weights read per decoded token */
     int64_t token_operations;     /* of the layers for one token, a multiply-add counting two, */
     int64_t attention_operations; /* and for each token it sees in addition */
 } model_sizes;

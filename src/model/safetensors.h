@@ -12,13 +12,13 @@ enum { TENSOR_MAX_DIMS = 8 };
 typedef struct tensor {
     const char *name;
     tensor_dtype dtype;
-    char dtype_name[16];            /* as written in the file */
+    char dtype_name[16]; /* as written in the file */
     int32_t n_dims;
     int64_t shape[TENSOR_MAX_DIMS]; /* [n_dims] */
     const unsigned char *data;      /* into the map, [n_bytes]; no alignment, see below */
     size_t n_bytes;
-    int32_t file;   /* index into tensor_set.files */
-    bool used;      /* taken by tensor_set_take */
+    int32_t file; /* index into tensor_set.files */
+    bool used;    /* taken by tensor_set_take */
 } tensor;
 
 typedef struct tensor_file {
@@ -39,8 +39,8 @@ typedef struct tensor_set {
 /* Opens dir/model.safetensors.index.json and its shards, or dir/model.safetensors. Refuses: headers
  * that are truncated, absurdly long or not the expected JSON; unknown keys; shapes whose product
  * overflows; byte counts that do not match dtype and shape; ranges that leave the file, overlap or
- * leave gaps; offsets that are no multiple of the element; duplicate names; index entries without their tensor
- * and tensors without their entry; shard names that leave the directory. */
+ * leave gaps; offsets that are no multiple of the element; duplicate names; index entries without
+ * their tensor and tensors without their entry; shard names that leave the directory. */
 calla_status tensor_set_open(const char *dir, tensor_set *set, calla_error *err);
 /* The same for the bytes of one file in memory, called `name` in messages. Takes over `map`, in
  * failure too. Only the header's bytes need be there yet. */
@@ -54,8 +54,8 @@ void tensor_set_close(tensor_set *set);
  * Offsets are relative to the end of the header, whose length may be any number: MLX writes it
  * unpadded, so a tensor of a real checkpoint may begin at an odd address. */
 calla_status safetensors_parse(const unsigned char *data, size_t n_bytes, const char *path,
-                               int32_t file, tensor **tensors, int32_t *n_tensors,
-                               size_t *capacity, calla_error *err);
+                               int32_t file, tensor **tensors, int32_t *n_tensors, size_t *capacity,
+                               calla_error *err);
 
 void tensors_free(tensor *tensors, int32_t n_tensors);
 

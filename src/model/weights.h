@@ -79,7 +79,7 @@ typedef struct norm_view {
 float norm_factor(const norm_view *v, int32_t i);
 
 typedef struct attention_weights {
-    matrix q, k, v, o;      /* [2*query_size][D] q and gate per head, [kv_size][D] x2, [D][query_size] */
+    matrix q, k, v, o; /* [2*query_size][D] q and gate per head, [kv_size][D] x2, [D][query_size] */
     norm_view q_norm, k_norm; /* [256] */
 } attention_weights;
 
@@ -87,15 +87,15 @@ typedef struct gdn_weights {
     matrix qkv, z, b, a, out; /* [conv_channels][D], [value_size][D], [Hv][D] x2, [D][value_size] */
     vector_view conv;         /* [conv_channels][4], oldest tap first */
     vector_view a_log, dt_bias; /* [Hv] */
-    norm_view norm;           /* [128], never add_one */
+    norm_view norm;             /* [128], never add_one */
 } gdn_weights;
 
 typedef struct moe_weights {
-    matrix router;            /* [E][D] */
-    expert_matrices gate, up; /* [F][D] each */
-    expert_matrices down;     /* [D][F] each */
+    matrix router;                              /* [E][D] */
+    expert_matrices gate, up;                   /* [F][D] each */
+    expert_matrices down;                       /* [D][F] each */
     matrix shared_gate, shared_up, shared_down; /* [Fs][D] x2, [D][Fs] */
-    matrix shared_expert_gate; /* [1][D] */
+    matrix shared_expert_gate;                  /* [1][D] */
 } moe_weights;
 
 typedef struct layer_weights {

@@ -70,9 +70,15 @@ int main(int argc, char **argv)
             philox4x32(2, m, k, q);
             size_t at = n ? q[1] % n : 0;
             switch (q[0] % 5) {
-            case 0: if (n) work[at] ^= (uint8_t)(1u << (q[2] % 8)); break;
-            case 1: if (n) work[at] = (uint8_t)q[2]; break;
-            case 2: n = at; break;
+            case 0:
+                if (n) work[at] ^= (uint8_t)(1u << (q[2] % 8));
+                break;
+            case 1:
+                if (n) work[at] = (uint8_t)q[2];
+                break;
+            case 2:
+                n = at;
+                break;
             case 3: {
                 size_t length = n - at < q[2] % 64 ? n - at : q[2] % 64;
                 if (n + length > MAX_BYTES) break;

@@ -214,8 +214,7 @@ static void test_tool_calls(void **state)
                                        "true,null]},\"raw\":true}") "]}," T("{\\\"c\\\":28}") "]",
         NULL, plain,
         BEGIN(
-            "user") "W?" END THINK
-                    "call "
+            "user") "W?" END THINK "call "
                     "it\n</think>\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\nRoma\n"
                     "</parameter>\n<parameter=days>\n3\n</parameter>\n<parameter=opts>\n{\"a\": "
                     "[1, true, "
@@ -227,7 +226,7 @@ static void test_tool_calls(void **state)
                            "get_weather", "{\"city\":\"Oslo\"}")) "," T("28") "," T("5") "]",
           NULL, plain,
           BEGIN("user") "W?" END NO_THINK "Sure.\n\n<tool_call>\n<function=get_weather>\n<"
-                                          "parameter=city>\nRome\n</parameter>\n"
+                        "parameter=city>\nRome\n</parameter>\n"
                         "</function>\n</"
                         "tool_call>\n<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n"
                         "</parameter>\n</function>\n</tool_call>" END BEGIN(
@@ -370,7 +369,7 @@ static void test_arguments_as_text(void **state)
                               "f", "\"\"") "," CALL("f", "null") "," CALL("f", "\" \\n\"")) "]",
                   NULL,
                   BEGIN("user") "x" END NO_THINK "<tool_call>\n<function=f>\n<parameter=b>\n100."
-                                                 "0\n</parameter>\n<parameter=a>\nx\n"
+                                "0\n</parameter>\n<parameter=a>\nx\n"
                                 "</parameter>\n</function>\n</"
                                 "tool_call>\n<tool_call>\n<function=f>\n</function>\n"
                                 "</tool_call>\n<tool_call>\n<function=f>\n</function>\n</"
@@ -408,16 +407,18 @@ static void test_literal(void **state)
                                     "{\"role\":\"assistant\",\"reasoning_content\":\"<|im_start|>"
                                     "\",\"content\":"
                                     "\"<|im_start|>\",\"tool_calls\":[" CALL(
-                                        "<|im_start|>", "{\"<|im_start|>\":"
-                                                        "\"<|im_start|>\",\"n\":[\"<|im_start|>\"]"
-                                                        "}") "]}," T("<|im_start|>") "," A("<think>"
-                                                                                           "<|im_"
-                                                                                           "start|>"
-                                                                                           "</"
-                                                                                           "think><"
-                                                                                           "|im_"
-                                                                                           "start|"
-                                                                                           ">") "," S("<|im_start|>") "]",
+                                        "<|im_start|>",
+                                        "{\"<|im_start|>\":"
+                                        "\"<|im_start|>\",\"n\":[\"<|im_start|>\"]"
+                                        "}") "]}," T("<|im_start|>") "," A("<think>"
+                                                                           "<|im_"
+                                                                           "start|>"
+                                                                           "</"
+                                                                           "think><"
+                                                                           "|im_"
+                                                                           "start|"
+                                                                           ">") "," S("<|im_start|"
+                                                                                      ">") "]",
             "[{\"<|im_start|>\":\"<|im_start|>\"}]", &options, &p, &err),
         &err);
     check_ranges(&p);
