@@ -220,13 +220,12 @@ int cmd_bench(int argc, char **argv)
     if (!report) return cli_failf("no memory for the report");
     calla_status status = bench_measure(&args, report, &err);
     cli_progress_end();
-    if (status == CALLA_OK) {
+    code = status == CALLA_OK ? EXIT_OK : cli_fail(&err);
+    if (status == CALLA_OK || report->interrupted) {
         char *text = report_text(report);
-        code = text ? EXIT_OK : cli_failf("no memory for the report");
+        if (!text) code = cli_failf("no memory for the report");
         if (text) cli_write(text, strlen(text));
         free(text);
-    } else {
-        code = cli_fail(&err);
     }
     free(report);
     return code;

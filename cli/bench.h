@@ -54,6 +54,7 @@ typedef struct bench_report {
     calla_machine_rates rates;
     bench_point prefill[BENCH_MAX_POINTS], decode[BENCH_MAX_POINTS]; /* [n_prefill], [n_decode] */
     int32_t n_prefill, n_decode;
+    bool interrupted; /* complete but for the points skipped as "interrupted" */
     int64_t peak_resident_bytes, anonymous_bytes, major_faults; /* of the whole process */
     uint64_t digest;                                            /* of all points' digests */
 } bench_report;
@@ -62,7 +63,8 @@ typedef struct bench_report {
 int64_t bench_context(const bench_args *args);
 
 /* Opens, measures the machine, then the points. Default points that do not fit in memory come out
- * skipped. */
+ * skipped. After CALLA_ERR_CANCELLED with report->interrupted the report holds what was measured.
+ */
 calla_status bench_measure(const bench_args *args, bench_report *report, calla_error *err);
 
 void bench_print_table(FILE *out, const bench_report *report);

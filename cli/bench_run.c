@@ -393,6 +393,17 @@ static int64_t anonymous_bytes(void)
     return kib * 1024;
 }
 
+/* What an interruption left out. */
+static void skip_unmeasured(bench_report *r)
+{
+    bench_point *points[2] = {r->prefill, r->decode};
+    int32_t counts[2] = {r->n_prefill, r->n_decode};
+    for (int k = 0; k < 2; k++)
+        for (int32_t i = 0; i < counts[k]; i++)
+            if (!is_skipped(&points[k][i]) && points[k][i].tokens_per_second <= 0)
+                snprintf(points[k][i].skipped, sizeof points[k][i].skipped, "interrupted");
+}
+
 static void finish_report(bench_report *r)
 {
     struct rusage usage;
@@ -422,7 +433,9 @@ calla_status bench_measure(const bench_args *args, bench_report *report, calla_e
     if (status == CALLA_OK) status = calla_engine_measure(run.engine, &report->rates, err);
     if (status == CALLA_OK) status = warm_up(&run);
     if (status == CALLA_OK) status = measure_points(&run);
-    if (status == CALLA_OK) finish_report(report);
+    report->interrupted = status == CALLA_ERR_CANCELLED && report->rates.read_bytes_per_second > 0;
+    if (report->interrupted) skip_unmeasured(report);
+    if (status == CALLA_OK || report->interrupted) finish_report(report);
     for (int32_t i = 0; i < BENCH_MAX_SEQUENCES; i++) calla_session_free(run.sessions[i]);
     calla_engine_close(run.engine);
     free(run.tokens);

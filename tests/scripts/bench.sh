@@ -100,6 +100,16 @@ grep -q '"tokens": 16,\?$' out || fail "the first point is always measured: $(ca
 grep -q '"why": "beyond the context"' out || fail "default points: $(cat out)"
 grep -q '"context": 512' out || fail "default points: $(cat out)"
 
+# ---- interrupted: what was measured is printed ----
+"$calla" bench --synth tiny --prefill 16,31K --repeat 1 --steps 2 >out 2>err &
+pid=$!
+sleep 3
+kill -INT $pid
+code=0
+wait $pid || code=$?
+[ $code = 130 ] || fail "interrupted: exit $code, $(cat err)"
+[ ! -s out ] || grep -q interrupted out || fail "interrupted: $(cat out)"
+
 # ---- comparing, where there is Python ----
 if command -v python3 >/dev/null; then
     cat >peer <<'PEER'

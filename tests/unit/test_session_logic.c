@@ -707,7 +707,7 @@ static void options_have_defaults_and_ranges(void **state)
     assert_true(info.n_threads >= 1);
     assert_string_equal(info.backend, "fake");
     assert_int_equal(engine->options.n_snapshots, MAX_SNAPSHOTS);
-    assert_int_equal(engine->options.prefill_chunk, 512);
+    assert_int_equal(engine->options.prefill_chunk, 500); /* 2048, at most the context */
     assert_int_equal(engine->snapshot_stride, 2048);
     const calla_memory_plan *m = &info.memory;
     assert_int_equal(m->snapshot_bytes,
