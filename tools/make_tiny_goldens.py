@@ -14,7 +14,7 @@ import sys
 
 import numpy as np
 import torch
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeTextConfig
 from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import Qwen3_5MoeForCausalLM
@@ -72,7 +72,7 @@ def hf_weights(tensors):
     return {n: torch.from_numpy(np.ascontiguousarray(w)) for n, w in out.items()}
 
 
-def main(model_dir, path):
+def load_model(model_dir):
     config = json.load(open(f"{model_dir}/config.json"))["text_config"]
     config = Qwen3_5MoeTextConfig(**config, attn_implementation="eager")
     config.dtype = "float32"
@@ -81,11 +81,14 @@ def main(model_dir, path):
         hf_weights(load_tensors(f"{model_dir}/model.safetensors")), strict=False
     )
     assert not missing and not unexpected, (missing, unexpected)
+    return model
 
+
+def main(model_dir, path):
+    model = load_model(model_dir)
     text = open(f"{model_dir}/heldout.txt", encoding="utf-8").read()
     ids = Tokenizer.from_file(f"{model_dir}/tokenizer.json").encode(text).ids
     ids = np.array(ids[: WINDOW * WINDOWS], np.int64).reshape(WINDOWS, WINDOW)
-    n_real = max(Tokenizer.from_file(f"{model_dir}/tokenizer.json").get_vocab().values()) + 1
     top, margin, nll = [], [], []
     with torch.no_grad():
         for row in torch.from_numpy(ids):
@@ -109,4 +112,5 @@ def main(model_dir, path):
     print(f"{WINDOWS * WINDOW} positions, mean -log p {mean:.6f}, perplexity {np.exp(mean):.5f}")
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])
