@@ -74,9 +74,9 @@ typedef struct calla_engine_options {
     const char *backend; /* "auto", "cpu", "cuda" ["auto"] */
     const char *isa;     /* "auto", "f32" (the reference), "c", ... see calla_isa_names ["auto"] */
     calla_kv_type kv;    /* KV cache element [fp16; f32 in the reference profile] */
-    int32_t n_threads;   /* [the number of usable processors] */
-    int32_t n_ctx;       /* tokens a session may hold [8192, at most the model's maximum] */
-    int32_t n_sessions;  /* sessions that may exist at once, for sizing the KV pool [1] */
+    int32_t n_threads; /* [the number of usable processors]; more than twice that are not started */
+    int32_t n_ctx;     /* tokens a session may hold [8192, at most the model's maximum] */
+    int32_t n_sessions;      /* sessions that may exist at once, for sizing the KV pool [1] */
     int32_t prefill_chunk;   /* tokens per prefill chunk [2048, at most n_ctx] */
     int32_t snapshot_stride; /* prompt tokens between snapshots, < 0: only the last ones [2048] */
     int64_t snapshot_bytes;  /* budget of all snapshots, < 0: none [512 MiB] */

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/threads.h"
 #include "model/inventory.h"
@@ -41,6 +42,14 @@ static calla_status resolve_options(const model_config *config, const calla_engi
         .n_sequences = o->n_sessions ? o->n_sessions : 1,
         .prefill_chunk = o->prefill_chunk ? o->prefill_chunk : DEFAULT_PREFILL_CHUNK,
     };
+    /* Threads without a processor only take turns: a thousand of them would bring any machine down.
+     */
+    int32_t most = 2 * usable_processors();
+    if (b->n_threads > most) {
+        log_warn("%d threads asked for, %d used: this process has %d processors", b->n_threads,
+                 most, most / 2);
+        b->n_threads = most;
+    }
     /* No chunk is longer than the context; what cuts it is the same grid. */
     if (b->prefill_chunk > b->n_ctx) b->prefill_chunk = b->n_ctx;
     return CALLA_OK;

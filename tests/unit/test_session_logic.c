@@ -1,4 +1,5 @@
 /* What a session reuses, rewinds and computes, on the backend of support/fake_backend.h. */
+#include "base/threads.h"
 #include "engine/engine.h"
 #include "support/fake_backend.h"
 #include "support/support.h"
@@ -714,6 +715,10 @@ static void options_have_defaults_and_ranges(void **state)
                      MAX_SNAPSHOTS * (1000 + snapshot_slot_bytes(500, FAKE_VOCAB)));
     assert_int_equal(m->total_bytes, m->weights_bytes + m->prepared_bytes + m->kv_bytes +
                                          m->state_bytes + m->snapshot_bytes + m->scratch_bytes);
+    calla_engine_close(engine);
+    /* No crowd of threads. */
+    assert_ok(try_open(&(calla_engine_options){.n_threads = 1024}), &err);
+    assert_true(engine->options.n_threads <= 2 * usable_processors());
     calla_engine_close(engine);
     /* A budget below one snapshot still gives one. */
     assert_ok(try_open(&(calla_engine_options){.snapshot_bytes = 1, .backend = "fake"}), &err);
