@@ -86,7 +86,7 @@ ALWAYS_INLINE void split_steps(const float *x, int32_t n_groups, __m512i step[4]
 }
 
 /* 16 x 16 dwords, rows to columns. */
-ALWAYS_INLINE void transpose16(__m512i r[16])
+static void transpose16(__m512i r[16])
 {
     __m512i t[16];
     for (int i = 0; i < 16; i += 2) {
@@ -285,12 +285,12 @@ static void write_sums(input_sums sums, int32_t n_rows, int32_t n_inputs, float 
 }
 
 /* Up to ROWS rows for up to BLOCK_INPUTS inputs. */
-ALWAYS_INLINE void multiply_rows(const matrix *w, int32_t r, int32_t n_rows, int n_row_tiles,
-                                 const uint16_t *packed, int32_t n, float *y, int64_t y_stride)
+static void multiply_rows(const matrix *w, int32_t r, int32_t n_rows, const uint16_t *packed,
+                          int32_t n, float *y, int64_t y_stride)
 {
     _Alignas(64) weight_block weights;
     _Alignas(64) input_sums sums[BLOCK_TILES];
-    int32_t n_tiles = (n + TILE - 1) / TILE;
+    int32_t n_tiles = (n + TILE - 1) / TILE, n_row_tiles = (n_rows + TILE - 1) / TILE;
     size_t tile_elements = (size_t)w->cols * TILE;
     for (int32_t c = 0; c < w->cols; c += COLS) {
         int32_t n_cols = w->cols - c < COLS ? w->cols - c : COLS;
@@ -301,8 +301,21 @@ ALWAYS_INLINE void multiply_rows(const matrix *w, int32_t r, int32_t n_rows, int
                 zero_sums();
             else if (n_tiles > 1)
                 load_sums(sums[t]); /* a single tile's sums stay in place */
-            multiply(weights, n_row_tiles, n_cols / STEP,
-                     packed + (size_t)t * tile_elements + (size_t)c * TILE);
+            const uint16_t *inputs = packed + (size_t)t * tile_elements + (size_t)c * TILE;
+            switch (n_row_tiles) {
+            case 1:
+                multiply(weights, 1, n_cols / STEP, inputs);
+                break;
+            case 2:
+                multiply(weights, 2, n_cols / STEP, inputs);
+                break;
+            case 3:
+                multiply(weights, 3, n_cols / STEP, inputs);
+                break;
+            default:
+                multiply(weights, 4, n_cols / STEP, inputs);
+                break;
+            }
             if (n_tiles > 1) store_sums(sums[t]);
         }
     }
@@ -321,25 +334,8 @@ void gemm_bf16_amx(const matrix *w, int32_t begin, int32_t end, const void *pack
         const uint16_t *x = (const uint16_t *)packed + (size_t)i * (size_t)w->cols;
         int32_t n_inputs = n - i < BLOCK_INPUTS ? n - i : BLOCK_INPUTS;
         float *out = y + i * y_stride;
-        int32_t r = begin;
-        for (; r + ROWS <= end; r += ROWS)
-            multiply_rows(w, r, ROWS, ROW_TILES, x, n_inputs, out, y_stride);
-        switch ((end - r + TILE - 1) / TILE) {
-        case 1:
-            multiply_rows(w, r, end - r, 1, x, n_inputs, out, y_stride);
-            break;
-        case 2:
-            multiply_rows(w, r, end - r, 2, x, n_inputs, out, y_stride);
-            break;
-        case 3:
-            multiply_rows(w, r, end - r, 3, x, n_inputs, out, y_stride);
-            break;
-        case 4:
-            multiply_rows(w, r, end - r, 4, x, n_inputs, out, y_stride);
-            break;
-        default:
-            break;
-        }
+        for (int32_t r = begin; r < end; r += ROWS)
+            multiply_rows(w, r, end - r < ROWS ? end - r : ROWS, x, n_inputs, out, y_stride);
     }
     _tile_release();
 }
