@@ -4,30 +4,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
-    "usage: calla bench (-m DIR | --synth 35b) [OPTIONS]\n\n"
+static const char usage[] =
+    "usage: calla bench (-m DIR | --synth 35b) [OPTIONS]\n"
+    "\n"
     "Measures how fast this machine reads memory and multiplies, then prompts (prefill) and\n"
     "generated tokens (decode) at several lengths of context, and sets the one against the other.\n"
-    "Prints a table; the digest of all tokens produced is the same for any number of threads.\n\n"
-    "      --synth NAME      35b (19.5 GB) or tiny: a random model made in memory, no files\n"
-    "      --seed N          of --synth [0]\n"
-    "      --prefill LIST    prompt lengths, like 512,2048 or 2K\n"
-    "      --decode LIST     contexts at which tokens are generated\n"
-    "                        [without both lists: 256 to 128K of each, as memory allows]\n"
-    "      --sequences N     that decode together, 1 to 8 [1]\n"
-    "      --steps N         tokens generated in each of them per run [64]\n"
-    "      --repeat N        runs, of which the median counts [3]\n"
-    "      --max-seconds N   leave out points that would take longer [600]\n"
-    "      --profile         split the time by operation\n"
-    "      --csv, --json     other forms of output\n"
-    "  -h, --help\n\n"
-    "Decode moves, per step: the weights outside the experts once, each expert once that one of "
-    "the\n"
-    "sequences chose (counted in steps after the timed ones), and for each sequence its recurrent\n"
-    "state twice and its KV cache once. Prefill computes, per prompt token: two operations a "
-    "weight\n"
-    "that the token meets (embedding and head aside), and the attention and recurrence.\n\n"
-    "The engine (--ctx follows from the points if it is not given):\n";
+    "Prints a table; the digest of all tokens produced is the same for any number of threads.\n";
+static const char notes[] =
+    "Decode moves, per step: the weights outside the experts once, each expert once that one of\n"
+    "the sequences chose (counted in steps after the timed ones), and for each sequence its\n"
+    "recurrent state twice and its KV cache once. Prefill computes, per prompt token: two\n"
+    "operations a weight that the token meets (embedding and head aside), and the attention and\n"
+    "recurrence.\n";
 
 /* ---- lists ---- */
 
@@ -38,8 +26,9 @@ static int ascending(const void *a, const void *b)
 }
 
 /* "512,2K": whole numbers, K for times 1024; sorted, doubles removed. */
-static bool parse_list(const char *option, const char *text, bench_list *list)
+static bool take_list(void *where, const char *option, const char *text)
 {
+    bench_list *list = where;
     char copy[512], *rest = copy, *word;
     if (strlen(text) >= sizeof copy) {
         cli_usage_error("%s: the list is too long", option);
@@ -75,77 +64,6 @@ static void set_default_points(bench_args *args)
 
 /* ---- options ---- */
 
-enum {
-    OPT_SYNTH = CLI_OPT_COMMAND,
-    OPT_SEED,
-    OPT_PREFILL,
-    OPT_DECODE,
-    OPT_SEQUENCES,
-    OPT_STEPS,
-    OPT_REPEAT,
-    OPT_MAX_SECONDS,
-    OPT_PROFILE,
-    OPT_CSV,
-    OPT_JSON
-};
-
-static bool parse_count(const char *option, int64_t high, int32_t *count)
-{
-    int64_t n;
-    if (!cli_parse_int(option, optarg, 1, high, &n)) return false;
-    *count = (int32_t)n;
-    return true;
-}
-
-/* The exit code of a usage error, or EXIT_OK. */
-static int take_option(int c, char **argv, bench_args *args)
-{
-    bool good = true;
-    switch (c) {
-    case OPT_SYNTH:
-        args->synth = optarg;
-        break;
-    case OPT_SEED:
-        good = cli_parse_int("--seed", optarg, 0, INT64_MAX, &args->seed);
-        break;
-    case OPT_PREFILL:
-        good = parse_list("--prefill", optarg, &args->prefill);
-        break;
-    case OPT_DECODE:
-        good = parse_list("--decode", optarg, &args->decode);
-        break;
-    case OPT_SEQUENCES:
-        good = parse_count("--sequences", BENCH_MAX_SEQUENCES, &args->n_sequences);
-        break;
-    case OPT_STEPS:
-        good = parse_count("--steps", 100000, &args->n_steps);
-        break;
-    case OPT_REPEAT:
-        good = parse_count("--repeat", BENCH_MAX_REPEATS, &args->n_repeats);
-        break;
-    case OPT_MAX_SECONDS:
-        good = cli_parse_float("--max-seconds", optarg, 0, 1e9, &args->max_seconds);
-        break;
-    case OPT_PROFILE:
-        args->profile = true;
-        break;
-    case OPT_CSV:
-        args->csv = true;
-        break;
-    case OPT_JSON:
-        args->json = true;
-        break;
-    default:
-        switch (cli_engine_option(c, optarg, &args->engine)) {
-        case 0:
-            return cli_option_error(c, argv);
-        case -1:
-            good = false;
-        }
-    }
-    return good ? EXIT_OK : EXIT_USAGE;
-}
-
 static int check_args(bench_args *args)
 {
     if (!args->engine.model == !args->synth)
@@ -160,35 +78,38 @@ static int check_args(bench_args *args)
 }
 
 /* -1 = go on, else the exit code. */
-static int parse_options(int argc, char **argv, bench_args *args)
+static int parse_options(int argc, char **argv, bench_args *a)
 {
-    static const struct option options[] = {
-        CLI_ENGINE_LONG_OPTIONS,
-        {"synth", required_argument, NULL, OPT_SYNTH},
-        {"seed", required_argument, NULL, OPT_SEED},
-        {"prefill", required_argument, NULL, OPT_PREFILL},
-        {"decode", required_argument, NULL, OPT_DECODE},
-        {"sequences", required_argument, NULL, OPT_SEQUENCES},
-        {"steps", required_argument, NULL, OPT_STEPS},
-        {"repeat", required_argument, NULL, OPT_REPEAT},
-        {"max-seconds", required_argument, NULL, OPT_MAX_SECONDS},
-        {"profile", no_argument, NULL, OPT_PROFILE},
-        {"csv", no_argument, NULL, OPT_CSV},
-        {"json", no_argument, NULL, OPT_JSON},
-        {"help", no_argument, NULL, 'h'},
-        {0}};
-    int c;
-    opterr = 0;
-    while ((c = getopt_long(argc, argv, ":m:h", options, NULL)) != -1) {
-        if (c == 'h') {
-            printf("%s%s", help, CLI_ENGINE_HELP);
-            return EXIT_OK;
-        }
-        int code = take_option(c, argv, args);
-        if (code != EXIT_OK) return code;
-    }
-    if (optind < argc) return cli_usage_error("unexpected argument '%s'", argv[optind]);
-    return check_args(args);
+    const cli_option own[] = {
+        {0, "synth", "NAME", cli_text(&a->synth),
+         "35b (19.5 GB) or tiny: a random model made in memory, no files"},
+        {0, "seed", "N", cli_int64(&a->seed, 0, INT64_MAX), "of --synth [0]"},
+        {0, "prefill", "LIST", cli_other(take_list, &a->prefill),
+         "prompt lengths, like 512,2048 or 2K"},
+        {0, "decode", "LIST", cli_other(take_list, &a->decode),
+         "contexts at which tokens are generated [without both lists: 256 to 128K of each, as "
+         "memory allows]"},
+        {0, "sequences", "N", cli_int32(&a->n_sequences, 1, BENCH_MAX_SEQUENCES),
+         "that decode together, 1 to 8 [1]"},
+        {0, "steps", "N", cli_int32(&a->n_steps, 1, 100000),
+         "tokens generated in each of them per run [64]"},
+        {0, "repeat", "N", cli_int32(&a->n_repeats, 1, BENCH_MAX_REPEATS),
+         "runs, of which the median counts [3]"},
+        {0, "max-seconds", "N", cli_real(&a->max_seconds, 0, 1e9),
+         "leave out points that would take longer [600]"},
+        {0, "profile", NULL, cli_true(&a->profile), "split the time by operation"},
+        {0, "csv", NULL, cli_true(&a->csv), "comma-separated values instead of the table"},
+        {0, "json", NULL, cli_true(&a->json), "one JSON object instead"},
+    };
+    cli_option engine[CLI_N_ENGINE_OPTIONS];
+    cli_engine_options(&a->engine, engine);
+    const cli_syntax syntax = {
+        .usage = usage,
+        .notes = notes,
+        .groups = {CLI_GROUP(NULL, own),
+                   CLI_GROUP("engine (--ctx follows from the points if it is not given)", engine)}};
+    int code = cli_parse(argc, argv, &syntax, NULL, NULL);
+    return code >= 0 ? code : check_args(a);
 }
 
 /* ---- the command ---- */

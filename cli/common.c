@@ -1,7 +1,6 @@
 #include "cli.h"
 
 #include <errno.h>
-#include <math.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -57,96 +56,6 @@ int cli_usage_error(const char *format, ...)
     fprintf(stderr, command_name ? "\ntry 'calla %s --help'\n" : "\ntry 'calla --help'\n",
             command_name);
     return EXIT_USAGE;
-}
-
-int cli_option_error(int result, char **argv)
-{
-    const char *argument = argv[optind - 1];
-    if (result == ':') return cli_usage_error("option '%s' needs a value", argument);
-    if (strncmp(argument, "--", 2) != 0 && optopt)
-        return cli_usage_error("unknown option '-%c'", optopt);
-    if (optopt) return cli_usage_error("option '%s' takes no value", argument);
-    return cli_usage_error("unknown or ambiguous option '%s'", argument);
-}
-
-/* ---- values ---- */
-
-bool cli_parse_int(const char *option, const char *text, int64_t low, int64_t high, int64_t *value)
-{
-    char *end;
-    errno = 0;
-    long long v = strtoll(text, &end, 10);
-    if (end == text || *end || errno || v < low || v > high) {
-        cli_usage_error("%s: '%s' is not a whole number from %lld to %lld", option, text,
-                        (long long)low, (long long)high);
-        return false;
-    }
-    *value = v;
-    return true;
-}
-
-bool cli_parse_float(const char *option, const char *text, double low, double high, double *value)
-{
-    char *end;
-    double v = strtod(text, &end); /* an overflow is infinite */
-    if (end == text || *end || !isfinite(v) || v < low || v > high) {
-        cli_usage_error("%s: '%s' is not a number from %g to %g", option, text, low, high);
-        return false;
-    }
-    *value = v;
-    return true;
-}
-
-/* ---- engine options ---- */
-
-const char CLI_ENGINE_HELP[] =
-    "  -m, --model DIR       checkpoint directory\n"
-    "      --backend NAME    auto, cpu [auto]\n"
-    "      --isa NAME        auto, f32 (the reference), c ... [auto]\n"
-    "      --kv TYPE         f32, fp16 [fp16; f32 with --isa f32]\n"
-    "      --threads N       [all processors this process may use]\n"
-    "      --ctx N           context in tokens [8192, at most the model's]\n"
-    "      --chunk N         tokens per prefill chunk [2048, at most the context]\n";
-
-int cli_engine_option(int value, const char *argument, cli_engine_args *args)
-{
-    int64_t n;
-    calla_engine_options *o = &args->options;
-    switch (value) {
-    case 'm':
-        args->model = argument;
-        return 1;
-    case CLI_OPT_BACKEND:
-        o->backend = argument;
-        return 1;
-    case CLI_OPT_ISA:
-        o->isa = argument;
-        return 1;
-    case CLI_OPT_KV:
-        if (strcmp(argument, "f32") == 0)
-            o->kv = CALLA_KV_F32;
-        else if (strcmp(argument, "fp16") == 0)
-            o->kv = CALLA_KV_FP16;
-        else {
-            cli_usage_error("--kv: '%s' is not f32 or fp16", argument);
-            return -1;
-        }
-        return 1;
-    case CLI_OPT_THREADS:
-        if (!cli_parse_int("--threads", argument, 1, 1024, &n)) return -1;
-        o->n_threads = (int32_t)n;
-        return 1;
-    case CLI_OPT_CTX:
-        if (!cli_parse_int("--ctx", argument, 1, INT32_MAX, &n)) return -1;
-        o->n_ctx = (int32_t)n;
-        return 1;
-    case CLI_OPT_CHUNK:
-        if (!cli_parse_int("--chunk", argument, 1, 65536, &n)) return -1;
-        o->prefill_chunk = (int32_t)n;
-        return 1;
-    default:
-        return 0;
-    }
 }
 
 /* ---- signals ---- */

@@ -7,29 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
-    "usage: calla eval -m DIR -f TEXT [OPTIONS]\n"
+static const char usage[] =
+    "usage: calla eval -m DIR (-f TEXT | --ids FILE) [OPTIONS]\n"
     "\n"
-    "Perplexity of a text: it is cut into windows of --ctx tokens, each run from an empty "
-    "context,\n"
-    "and every token but the first of its window is predicted from those before it. With one of\n"
-    "the --against options a reference is run beside it; the figures then are the change of\n"
-    "perplexity, how often the most likely token is the same, and KL(reference || this).\n"
-    "\n"
-    "  -f, --file FILE       the text, - = standard input\n"
-    "      --allow-control-tokens   control tokens written in it (as <|im_end|>) are such; else\n"
-    "                        they are plain text\n"
-    "      --ids FILE        token ids instead of text\n"
-    "      --against DIR     reference checkpoint [the same]\n"
-    "      --against-backend NAME\n"
-    "      --against-isa NAME\n"
-    "      --decode          run -m by decode steps (the reference: always by prefill)\n"
-    "      --margin X        also count agreement where the reference's best token leads the\n"
-    "                        second by more than X nats [0.2]\n"
-    "      --json            print one JSON object\n"
-    "\n"
-    "--kv applies to -m only, and --ctx is the window here [2048, at most the model's].\n"
-    "\n";
+    "Perplexity of a text: it is cut into windows of --ctx tokens, each run from an empty\n"
+    "context, and every token but the first of its window is predicted from those before it.\n"
+    "With one of the --against options a reference is run beside it; the figures then are the\n"
+    "change of perplexity, how often the most likely token is the same, and\n"
+    "KL(reference || this).\n";
+static const char notes[] =
+    "--kv applies to -m only, and --ctx is the window here [2048, at most the model's].\n";
 
 typedef struct eval_args {
     cli_engine_args engine;
@@ -44,77 +31,32 @@ static bool has_reference(const eval_args *args)
 }
 
 /* -1 = go on, else the exit code. */
-static int parse_options(int argc, char **argv, eval_args *args)
+static int parse_options(int argc, char **argv, eval_args *a)
 {
-    enum {
-        OPT_IDS = CLI_OPT_COMMAND,
-        OPT_AGAINST,
-        OPT_AGAINST_BACKEND,
-        OPT_AGAINST_ISA,
-        OPT_CONTROL,
-        OPT_DECODE,
-        OPT_MARGIN,
-        OPT_JSON
+    const cli_option own[] = {
+        {'f', "file", "FILE", cli_text(&a->file), "the text, - = standard input"},
+        {0, "allow-control-tokens", NULL, cli_true(&a->allow_control),
+         "control tokens written in it (as <|im_end|>) are such; else they are plain text"},
+        {0, "ids", "FILE", cli_text(&a->ids), "token ids instead of text"},
+        {0, "against", "DIR", cli_text(&a->against), "reference checkpoint [the same]"},
+        {0, "against-backend", "NAME", cli_text(&a->against_backend), "its backend [the same]"},
+        {0, "against-isa", "NAME", cli_text(&a->against_isa), "its kernels [the same]"},
+        {0, "decode", NULL, cli_true(&a->decode),
+         "run -m by decode steps (the reference: always by prefill)"},
+        {0, "margin", "X", cli_real(&a->margin, 0, 1e6),
+         "also count agreement where the reference's best token leads the second by more than X "
+         "nats [0.2]"},
+        {0, "json", NULL, cli_true(&a->json), "print one JSON object"},
     };
-    static const struct option options[] = {
-        CLI_ENGINE_LONG_OPTIONS,
-        {"file", required_argument, NULL, 'f'},
-        {"ids", required_argument, NULL, OPT_IDS},
-        {"against", required_argument, NULL, OPT_AGAINST},
-        {"against-backend", required_argument, NULL, OPT_AGAINST_BACKEND},
-        {"against-isa", required_argument, NULL, OPT_AGAINST_ISA},
-        {"allow-control-tokens", no_argument, NULL, OPT_CONTROL},
-        {"decode", no_argument, NULL, OPT_DECODE},
-        {"margin", required_argument, NULL, OPT_MARGIN},
-        {"json", no_argument, NULL, OPT_JSON},
-        {"help", no_argument, NULL, 'h'},
-        {0}};
-    int c;
-    opterr = 0;
-    while ((c = getopt_long(argc, argv, ":m:f:h", options, NULL)) != -1) {
-        switch (c) {
-        case 'f':
-            args->file = optarg;
-            break;
-        case OPT_IDS:
-            args->ids = optarg;
-            break;
-        case OPT_AGAINST:
-            args->against = optarg;
-            break;
-        case OPT_AGAINST_BACKEND:
-            args->against_backend = optarg;
-            break;
-        case OPT_AGAINST_ISA:
-            args->against_isa = optarg;
-            break;
-        case OPT_CONTROL:
-            args->allow_control = true;
-            break;
-        case OPT_DECODE:
-            args->decode = true;
-            break;
-        case OPT_MARGIN:
-            if (!cli_parse_float("--margin", optarg, 0, 1e6, &args->margin)) return EXIT_USAGE;
-            break;
-        case OPT_JSON:
-            args->json = true;
-            break;
-        case 'h':
-            printf("%s%s", help, CLI_ENGINE_HELP);
-            return EXIT_OK;
-        default:
-            switch (cli_engine_option(c, optarg, &args->engine)) {
-            case 0:
-                return cli_option_error(c, argv);
-            case -1:
-                return EXIT_USAGE;
-            }
-        }
-    }
-    if (optind < argc) return cli_usage_error("unexpected argument '%s'", argv[optind]);
-    if (!args->engine.model) return cli_usage_error("which model? -m DIR is missing");
-    if (!args->file == !args->ids) return cli_usage_error("give either -f FILE or --ids FILE");
+    cli_option engine[CLI_N_ENGINE_OPTIONS];
+    cli_engine_options(&a->engine, engine);
+    const cli_syntax syntax = {.usage = usage,
+                               .notes = notes,
+                               .groups = {CLI_GROUP(NULL, own), CLI_GROUP("engine", engine)}};
+    int code = cli_parse(argc, argv, &syntax, NULL, NULL);
+    if (code >= 0) return code;
+    if (!a->engine.model) return cli_usage_error("which model? -m DIR is missing");
+    if (!a->file == !a->ids) return cli_usage_error("give either -f FILE or --ids FILE");
     return -1;
 }
 
@@ -247,7 +189,8 @@ static calla_status run_windows(eval_run *r, calla_engine *engine, calla_session
 
 /* ---- report ---- */
 
-static void print_json(const eval_run *r, const calla_engine_info *info)
+/* False after printing why. */
+static bool print_json(const eval_run *r, const calla_engine_info *info)
 {
     const eval_totals *t = &r->totals;
     double n = (double)t->n_scored;
@@ -272,11 +215,13 @@ static void print_json(const eval_run *r, const calla_engine_info *info)
         printf("%s\n", text);
     else
         cli_failf("the figures are not finite");
+    bool good = text != NULL;
     free(text);
     json_decref(o);
+    return good;
 }
 
-static void print_text(const eval_run *r, const calla_engine_info *info)
+static bool print_text(const eval_run *r, const calla_engine_info *info)
 {
     const eval_totals *t = &r->totals;
     double n = (double)t->n_scored;
@@ -286,7 +231,7 @@ static void print_text(const eval_run *r, const calla_engine_info *info)
            r->args->decode ? "decode" : "prefill", info->backend, info->isa);
     printf("nll           %.6f nats a token\n", t->nll / n);
     printf("perplexity    %.6f\n", exp(t->nll / n));
-    if (!r->reference) return;
+    if (!r->reference) return true;
     printf("reference     %.6f\n", exp(t->nll_reference / n));
     printf("change        %+.4f %%\n", expm1((t->nll - t->nll_reference) / n) * 100);
     printf("same top      %.4f %%\n", 100 * (double)t->n_same / n);
@@ -294,6 +239,7 @@ static void print_text(const eval_run *r, const calla_engine_info *info)
            t->n_clear ? 100 * (double)t->n_clear_same / (double)t->n_clear : 100.0,
            (long long)t->n_clear);
     printf("KL            %.3e mean, %.3e largest\n", t->kl / n, t->kl_max);
+    return true;
 }
 
 /* ---- command ---- */
@@ -334,12 +280,23 @@ static calla_status open_reference(const eval_args *args, int64_t n_window, int6
     return calla_session_create(*engine, session, err);
 }
 
+static bool check_ids(const calla_tokens *tokens, int32_t n_vocab)
+{
+    for (int64_t i = 0; i < tokens->n; i++) {
+        if (tokens->ids[i] < n_vocab) continue;
+        cli_failf("token %lld is %d, outside 0 ... %d", (long long)i, tokens->ids[i], n_vocab - 1);
+        return false;
+    }
+    return true;
+}
+
 static int evaluate(const eval_args *args, const calla_tokens *tokens)
 {
     calla_error err;
     calla_engine *engine = NULL, *other = NULL;
     calla_session *reference = NULL;
     calla_engine_info info;
+    int code = EXIT_FAILED;
     eval_run run = {.args = args, .text = {tokens->ids, tokens->n, 0}};
     calla_status status = choose_window(args, &run.text.n_window, &err);
     if (status != CALLA_OK) goto done;
@@ -353,23 +310,17 @@ static int evaluate(const eval_args *args, const calla_tokens *tokens)
     if (status != CALLA_OK) goto done;
     calla_engine_get_info(engine, &info);
     run.n_vocab = info.n_vocab;
-    for (int64_t i = 0; i < tokens->n; i++) {
-        if (tokens->ids[i] < info.n_vocab) continue;
-        cli_failf("token %lld is %d, outside 0 ... %d", (long long)i, tokens->ids[i],
-                  info.n_vocab - 1);
-        calla_engine_close(engine);
-        return EXIT_FAILED;
-    }
+    if (!check_ids(tokens, info.n_vocab)) goto done;
     if (has_reference(args))
         status = open_reference(args, run.text.n_window, run.n_vocab, &other, &reference, &err);
     if (status == CALLA_OK) status = run_windows(&run, engine, reference, &err);
     cli_progress_end();
-    if (status == CALLA_OK) (args->json ? print_json : print_text)(&run, &info);
+    if (status == CALLA_OK && (args->json ? print_json : print_text)(&run, &info)) code = EXIT_OK;
 done:
     calla_session_free(reference);
     calla_engine_close(other);
     calla_engine_close(engine);
-    return status == CALLA_OK ? EXIT_OK : cli_fail(&err);
+    return status == CALLA_OK ? code : cli_fail(&err);
 }
 
 int cmd_eval(int argc, char **argv)

@@ -4,15 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
+static const char usage[] =
     "usage: calla info [-m DIR] [OPTIONS]\n"
     "\n"
     "Shows a checkpoint's shape and contents, after checking all of it, and the memory that the\n"
     "other commands would take with the same options, without loading anything; and what this\n"
-    "machine has. Without -m: the machine alone.\n"
-    "\n"
-    "      --tensors         list every tensor\n"
-    "      --json            as JSON\n";
+    "machine has. Without -m: the machine alone.\n";
 
 typedef struct info_args {
     cli_engine_args engine;
@@ -196,35 +193,16 @@ static void print_machine(FILE *out, const calla_machine_info *m)
 /* -1 = go on, else the exit code. */
 static int parse_options(int argc, char **argv, info_args *args)
 {
-    enum { OPT_TENSORS = CLI_OPT_COMMAND, OPT_JSON };
-    static const struct option options[] = {CLI_ENGINE_LONG_OPTIONS,
-                                            {"tensors", no_argument, NULL, OPT_TENSORS},
-                                            {"json", no_argument, NULL, OPT_JSON},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {0}};
-    int c;
-    opterr = 0;
-    while ((c = getopt_long(argc, argv, ":m:h", options, NULL)) != -1) {
-        switch (c) {
-        case OPT_TENSORS:
-            args->tensors = true;
-            break;
-        case OPT_JSON:
-            args->json = true;
-            break;
-        case 'h':
-            printf("%s%s", help, CLI_ENGINE_HELP);
-            return EXIT_OK;
-        default:
-            switch (cli_engine_option(c, optarg, &args->engine)) {
-            case 0:
-                return cli_option_error(c, argv);
-            case -1:
-                return EXIT_USAGE;
-            }
-        }
-    }
-    if (optind < argc) return cli_usage_error("unexpected argument '%s'", argv[optind]);
+    const cli_option own[] = {
+        {0, "tensors", NULL, cli_true(&args->tensors), "list every tensor"},
+        {0, "json", NULL, cli_true(&args->json), "as JSON"},
+    };
+    cli_option engine[CLI_N_ENGINE_OPTIONS];
+    cli_engine_options(&args->engine, engine);
+    const cli_syntax syntax = {.usage = usage,
+                               .groups = {CLI_GROUP(NULL, own), CLI_GROUP("engine", engine)}};
+    int code = cli_parse(argc, argv, &syntax, NULL, NULL);
+    if (code >= 0) return code;
     if (args->tensors && !args->engine.model)
         return cli_usage_error("--tensors: of which model? -m DIR is missing");
     return -1;

@@ -4,16 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
+static const char usage[] =
     "usage: calla logits -m DIR --ids FILE --out FILE [OPTIONS]\n"
     "\n"
     "Runs the model over token ids and writes the logits after each of them: f32, little-endian,\n"
-    "[tokens][rows of the vocabulary, padding rows included].\n"
-    "\n"
-    "      --ids FILE        whitespace-separated decimal ids, - = standard input\n"
-    "  -o, --out FILE        where to write, - = standard output; a file gets its name only when\n"
-    "                        it is complete\n"
-    "      --decode          compute each position by a decode step instead of prefill\n";
+    "[tokens][rows of the vocabulary, padding rows included].\n";
 
 typedef struct logits_args {
     cli_engine_args engine;
@@ -24,39 +19,20 @@ typedef struct logits_args {
 /* -1 = go on, else the exit code. */
 static int parse_options(int argc, char **argv, logits_args *args)
 {
-    enum { OPT_IDS = CLI_OPT_COMMAND, OPT_DECODE };
-    static const struct option options[] = {CLI_ENGINE_LONG_OPTIONS,
-                                            {"ids", required_argument, NULL, OPT_IDS},
-                                            {"out", required_argument, NULL, 'o'},
-                                            {"decode", no_argument, NULL, OPT_DECODE},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {0}};
-    int c;
-    opterr = 0;
-    while ((c = getopt_long(argc, argv, ":m:o:h", options, NULL)) != -1) {
-        switch (c) {
-        case OPT_IDS:
-            args->ids = optarg;
-            break;
-        case 'o':
-            args->out = optarg;
-            break;
-        case OPT_DECODE:
-            args->decode = true;
-            break;
-        case 'h':
-            printf("%s%s", help, CLI_ENGINE_HELP);
-            return EXIT_OK;
-        default:
-            switch (cli_engine_option(c, optarg, &args->engine)) {
-            case 0:
-                return cli_option_error(c, argv);
-            case -1:
-                return EXIT_USAGE;
-            }
-        }
-    }
-    if (optind < argc) return cli_usage_error("unexpected argument '%s'", argv[optind]);
+    const cli_option own[] = {
+        {0, "ids", "FILE", cli_text(&args->ids),
+         "whitespace-separated decimal ids, - = standard input"},
+        {'o', "out", "FILE", cli_text(&args->out),
+         "where to write, - = standard output; a file gets its name only when it is complete"},
+        {0, "decode", NULL, cli_true(&args->decode),
+         "compute each position by a decode step instead of prefill"},
+    };
+    cli_option engine[CLI_N_ENGINE_OPTIONS];
+    cli_engine_options(&args->engine, engine);
+    const cli_syntax syntax = {.usage = usage,
+                               .groups = {CLI_GROUP(NULL, own), CLI_GROUP("engine", engine)}};
+    int code = cli_parse(argc, argv, &syntax, NULL, NULL);
+    if (code >= 0) return code;
     if (!args->engine.model) return cli_usage_error("which model? -m DIR is missing");
     if (!args->ids) return cli_usage_error("which tokens? --ids FILE is missing");
     if (!args->out) return cli_usage_error("where to? --out FILE is missing");

@@ -6,134 +6,26 @@
 #include <string.h>
 #include <time.h>
 
-static const char help[] =
+static const char usage[] =
     "usage: calla run -m DIR (-p TEXT | -f FILE | --messages FILE) [OPTIONS]\n"
     "\n"
     "Prints the model's answer to a prompt. The model's reasoning is shown, dimmed, only when\n"
-    "standard output is a terminal; tool calls are printed as one line of JSON each.\n"
-    "\n"
-    "  -p, --prompt TEXT     the user's message, - = standard input\n"
-    "  -f, --file FILE       the user's message from a file, - = standard input\n"
-    "      --messages FILE   a conversation: JSON array of {\"role\", \"content\" ...}\n"
-    "      --system TEXT     system message before -p or -f\n"
-    "      --tools FILE      JSON array of tools the model may call\n"
-    "      --no-think        answer without reasoning\n"
-    "      --raw             continue the text of -p or -f, without the chat template\n"
-    "      --allow-control-tokens   let control tokens written in the prompt (as <|im_end|>) act;\n"
-    "                        else they are plain text\n"
-    "  -n, --max-tokens N    tokens to generate at most [until it ends or the context is full]\n"
-    "      --stop TEXT       end the answer before this text (repeatable)\n"
-    "      --show-thinking   print the reasoning also to a file or pipe\n"
-    "      --hide-thinking   do not print it to a terminal either\n"
-    "      --json            print one JSON object at the end: text, reasoning, tool calls ...\n"
-    "      --logprobs N      with --json: log-probabilities of each token and the N most likely\n"
-    "      --stats           timings as one line of JSON on standard error\n";
+    "standard output is a terminal; tool calls are printed as one line of JSON each.\n";
 
 /* ---- options ---- */
 
-enum {
-    OPT_MESSAGES = CLI_OPT_COMMAND,
-    OPT_SYSTEM,
-    OPT_TOOLS,
-    OPT_NO_THINK,
-    OPT_RAW,
-    OPT_CONTROL,
-    OPT_STOP,
-    OPT_SHOW,
-    OPT_HIDE,
-    OPT_JSON,
-    OPT_LOGPROBS,
-    OPT_STATS
-};
-
-static const struct option long_options[] = {
-    CLI_ENGINE_LONG_OPTIONS,
-    CLI_SAMPLING_LONG_OPTIONS,
-    {"prompt", required_argument, NULL, 'p'},
-    {"file", required_argument, NULL, 'f'},
-    {"messages", required_argument, NULL, OPT_MESSAGES},
-    {"system", required_argument, NULL, OPT_SYSTEM},
-    {"tools", required_argument, NULL, OPT_TOOLS},
-    {"no-think", no_argument, NULL, OPT_NO_THINK},
-    {"raw", no_argument, NULL, OPT_RAW},
-    {"allow-control-tokens", no_argument, NULL, OPT_CONTROL},
-    {"max-tokens", required_argument, NULL, 'n'},
-    {"stop", required_argument, NULL, OPT_STOP},
-    {"show-thinking", no_argument, NULL, OPT_SHOW},
-    {"hide-thinking", no_argument, NULL, OPT_HIDE},
-    {"json", no_argument, NULL, OPT_JSON},
-    {"logprobs", required_argument, NULL, OPT_LOGPROBS},
-    {"stats", no_argument, NULL, OPT_STATS},
-    {"help", no_argument, NULL, 'h'},
-    {0}};
-
-static bool add_stop(const char *text, run_args *args)
+static bool take_stop(void *where, const char *option, const char *text)
 {
+    run_args *args = where;
     if (!*text)
-        cli_usage_error("--stop: the text is empty");
+        cli_usage_error("%s: the text is empty", option);
     else if (args->n_stops == RUN_MAX_STOPS)
-        cli_usage_error("--stop: more than %d texts", RUN_MAX_STOPS);
+        cli_usage_error("%s: more than %d texts", option, RUN_MAX_STOPS);
     else {
         args->stops[args->n_stops++] = text;
         return true;
     }
     return false;
-}
-
-/* Options of this command alone; results as cli_engine_option's. */
-static int own_option(int c, const char *argument, run_args *args)
-{
-    bool ok = true;
-    switch (c) {
-    case 'p':
-        args->text = argument;
-        break;
-    case 'f':
-        args->file = argument;
-        break;
-    case OPT_MESSAGES:
-        args->messages = argument;
-        break;
-    case OPT_SYSTEM:
-        args->system = argument;
-        break;
-    case OPT_TOOLS:
-        args->tools = argument;
-        break;
-    case OPT_NO_THINK:
-        args->no_think = true;
-        break;
-    case OPT_RAW:
-        args->raw = true;
-        break;
-    case OPT_CONTROL:
-        args->allow_control = true;
-        break;
-    case 'n':
-        ok = cli_parse_int("--max-tokens", argument, 0, INT32_MAX, &args->max_tokens);
-        break;
-    case OPT_STOP:
-        ok = add_stop(argument, args);
-        break;
-    case OPT_SHOW:
-        args->show_thinking = 1;
-        break;
-    case OPT_HIDE:
-        args->show_thinking = 0;
-        break;
-    case OPT_JSON:
-        args->json = true;
-        break;
-    case OPT_LOGPROBS:
-        ok = cli_parse_int("--logprobs", argument, 0, CALLA_MAX_TOP_LOGPROBS, &args->n_logprobs);
-        break;
-    case OPT_STATS:
-        args->stats = true;
-        break;
-    default:
-        return 0;
-    }
-    return ok ? 1 : -1;
 }
 
 static int check_options(const run_args *args)
@@ -150,25 +42,46 @@ static int check_options(const run_args *args)
 }
 
 /* -1 = go on, else the exit code. */
-static int parse_options(int argc, char **argv, run_args *args)
+static int parse_options(int argc, char **argv, run_args *a)
 {
-    int c;
-    opterr = 0;
-    while ((c = getopt_long(argc, argv, ":m:p:f:n:h", long_options, NULL)) != -1) {
-        if (c == 'h') {
-            printf("%s\nsampling (what is not given: the model's generation_config.json):\n%s\n"
-                   "engine:\n%s",
-                   help, CLI_SAMPLING_HELP, CLI_ENGINE_HELP);
-            return EXIT_OK;
-        }
-        int known = own_option(c, optarg, args);
-        if (known == 0) known = cli_sampling_option(c, optarg, &args->sampling);
-        if (known == 0) known = cli_engine_option(c, optarg, &args->engine);
-        if (known == 0) return cli_option_error(c, argv);
-        if (known < 0) return EXIT_USAGE;
-    }
-    if (optind < argc) return cli_usage_error("unexpected argument '%s'", argv[optind]);
-    return check_options(args);
+    const cli_option own[] = {
+        {'p', "prompt", "TEXT", cli_text(&a->text), "the user's message, - = standard input"},
+        {'f', "file", "FILE", cli_text(&a->file),
+         "the user's message from a file, - = standard input"},
+        {0, "messages", "FILE", cli_text(&a->messages),
+         "a conversation: JSON array of {\"role\", \"content\" ...}"},
+        {0, "system", "TEXT", cli_text(&a->system), "system message before -p or -f"},
+        {0, "tools", "FILE", cli_text(&a->tools), "JSON array of tools the model may call"},
+        {0, "no-think", NULL, cli_true(&a->no_think), "answer without reasoning"},
+        {0, "raw", NULL, cli_true(&a->raw),
+         "continue the text of -p or -f, without the chat template"},
+        {0, "allow-control-tokens", NULL, cli_true(&a->allow_control),
+         "let control tokens written in the prompt (as <|im_end|>) act; else they are plain text"},
+        {'n', "max-tokens", "N", cli_int64(&a->max_tokens, 0, INT32_MAX),
+         "tokens to generate at most [until it ends or the context is full]"},
+        {0, "stop", "TEXT", cli_other(take_stop, a),
+         "end the answer before this text (repeatable)"},
+        {0, "show-thinking", NULL, cli_constant(&a->show_thinking, 1),
+         "print the reasoning also to a file or pipe"},
+        {0, "hide-thinking", NULL, cli_constant(&a->show_thinking, 0),
+         "do not print it to a terminal either"},
+        {0, "json", NULL, cli_true(&a->json),
+         "print one JSON object at the end: text, reasoning, tool calls ..."},
+        {0, "logprobs", "N", cli_int32(&a->n_logprobs, 0, CALLA_MAX_TOP_LOGPROBS),
+         "with --json: log-probabilities of each token and the N most likely"},
+        {0, "stats", NULL, cli_true(&a->stats), "timings as one line of JSON on standard error"},
+    };
+    cli_option sampling[CLI_N_SAMPLING_OPTIONS], engine[CLI_N_ENGINE_OPTIONS];
+    cli_sampling_options(&a->sampling, sampling);
+    cli_engine_options(&a->engine, engine);
+    const cli_syntax syntax = {
+        .usage = usage,
+        .groups = {
+            CLI_GROUP(NULL, own),
+            CLI_GROUP("sampling (what is not given: the model's generation_config.json)", sampling),
+            CLI_GROUP("engine", engine)}};
+    int code = cli_parse(argc, argv, &syntax, NULL, NULL);
+    return code >= 0 ? code : check_options(a);
 }
 
 /* ---- generation ---- */
@@ -335,7 +248,7 @@ static calla_status open_all(run_state *r, const run_args *args, calla_error *er
     calla_status status =
         cli_sampling_resolve(&args->sampling, args->engine.model, &r->sampling, err);
     if (status != CALLA_OK) return status;
-    r->sampling.n_top_logprobs = args->n_logprobs > 0 ? (int32_t)args->n_logprobs : 0;
+    r->sampling.n_top_logprobs = args->n_logprobs > 0 ? args->n_logprobs : 0;
     if (args->n_logprobs >= 0) r->logprobs = json_array();
     status = calla_tokenizer_open(args->engine.model, &r->tokenizer, err);
     if (status != CALLA_OK) return status;

@@ -15,7 +15,7 @@ typedef struct run_args {
     bool raw, no_think, allow_control;
     int show_thinking;  /* 1 yes, 0 no, -1 if stdout is a terminal */
     int64_t max_tokens; /* -1 = until the context is full */
-    int64_t n_logprobs; /* -1 = none */
+    int32_t n_logprobs; /* -1 = none */
     bool json, stats;
     const char *stops[RUN_MAX_STOPS]; /* [n_stops] */
     int32_t n_stops;

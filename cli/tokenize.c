@@ -5,20 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
+static const char usage[] =
     "usage: calla tokenize -m DIR [OPTIONS] [FILE]\n"
     "\n"
-    "Prints the token ids of a text (FILE, or standard input) as one JSON array.\n"
-    "\n"
-    "  -m, --model DIR       checkpoint directory\n"
-    "  -p, --prompt TEXT     the text itself\n"
-    "      --lines           each input line is a text of its own: one array a line\n"
-    "      --text-only       text that looks like a control token (<|im_start|>) is text\n"
-    "      --count           print the number of ids instead\n"
-    "      --decode          the reverse: each input line is an array of ids, each output line\n"
-    "                        its text as a JSON string\n"
-    "      --raw             with --decode: the texts as they are, nothing between them\n"
-    "      --skip-special    with --decode: leave control tokens out\n";
+    "Prints the token ids of a text (FILE, or standard input) as one JSON array.\n";
 
 typedef struct tokenize_args {
     const char *model, *prompt, *file;
@@ -39,50 +29,29 @@ static int check_args(const tokenize_args *a)
 /* -1 = go on, else the exit code. */
 static int parse_options(int argc, char **argv, tokenize_args *a)
 {
-    enum { LINES = CLI_OPT_COMMAND, TEXT_ONLY, COUNT, DECODE, RAW, SKIP_SPECIAL };
-    static const struct option options[] = {
-        {"model", required_argument, NULL, 'm'}, {"prompt", required_argument, NULL, 'p'},
-        {"lines", no_argument, NULL, LINES},     {"text-only", no_argument, NULL, TEXT_ONLY},
-        {"count", no_argument, NULL, COUNT},     {"decode", no_argument, NULL, DECODE},
-        {"raw", no_argument, NULL, RAW},         {"skip-special", no_argument, NULL, SKIP_SPECIAL},
-        {"help", no_argument, NULL, 'h'},        {0}};
-    int c;
-    opterr = 0;
-    while ((c = getopt_long(argc, argv, ":m:p:h", options, NULL)) != -1) {
-        switch (c) {
-        case 'm':
-            a->model = optarg;
-            break;
-        case 'p':
-            a->prompt = optarg;
-            break;
-        case LINES:
-            a->lines = true;
-            break;
-        case TEXT_ONLY:
-            a->text_only = true;
-            break;
-        case COUNT:
-            a->count = true;
-            break;
-        case DECODE:
-            a->decode = true;
-            break;
-        case RAW:
-            a->raw = true;
-            break;
-        case SKIP_SPECIAL:
-            a->skip_special = true;
-            break;
-        case 'h':
-            printf("%s", help);
-            return EXIT_OK;
-        default:
-            return cli_option_error(c, argv);
-        }
-    }
-    if (optind + 1 < argc) return cli_usage_error("unexpected argument '%s'", argv[optind + 1]);
-    if (optind < argc) a->file = argv[optind];
+    const cli_option own[] = {
+        {'m', "model", "DIR", cli_text(&a->model), "checkpoint directory"},
+        {'p', "prompt", "TEXT", cli_text(&a->prompt), "the text itself"},
+        {0, "lines", NULL, cli_true(&a->lines),
+         "each input line is a text of its own: one array a line"},
+        {0, "text-only", NULL, cli_true(&a->text_only),
+         "text that looks like a control token (<|im_start|>) is text"},
+        {0, "count", NULL, cli_true(&a->count), "print the number of ids instead"},
+        {0, "decode", NULL, cli_true(&a->decode),
+         "the reverse: each input line is an array of ids, each output line its text as a JSON "
+         "string"},
+        {0, "raw", NULL, cli_true(&a->raw),
+         "with --decode: the texts as they are, nothing between them"},
+        {0, "skip-special", NULL, cli_true(&a->skip_special),
+         "with --decode: leave control tokens out"},
+    };
+    const cli_syntax syntax = {
+        .usage = usage, .groups = {CLI_GROUP(NULL, own)}, .most_operands = 1};
+    char **operands;
+    int n;
+    int code = cli_parse(argc, argv, &syntax, &operands, &n);
+    if (code >= 0) return code;
+    if (n > 0) a->file = operands[0];
     return check_args(a);
 }
 
