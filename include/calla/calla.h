@@ -80,6 +80,8 @@ typedef struct calla_engine_options {
     int32_t prefill_chunk;   /* tokens per prefill chunk [2048, at most n_ctx] */
     int32_t snapshot_stride; /* prompt tokens between snapshots, < 0: only the last ones [2048] */
     int64_t snapshot_bytes;  /* budget of all snapshots, < 0: none [512 MiB] */
+    bool keep_decoded;       /* snapshots may hold state that decode steps built [no]; see
+                                calla_session_sync */
     /* The directory's tokenizer, if it is open already: it tells which ids are real tokens.
      * Borrowed during calla_engine_open [opened for the time being, if there is a tokenizer.json].
      */
@@ -210,13 +212,26 @@ CALLA_API void calla_session_free(calla_session *session);
  * The model's recurrent state cannot be rewound, so a timeline that diverges from what is held goes
  * back to the deepest snapshot. Snapshots stand at multiples of snapshot_stride (wider apart in
  * long prompts), at the last `<|im_start|>` of a prompt (where the next turn of a conversation
- * parts from this one, because reasoning is dropped from the history) and at its end, with the
- * logits there. They hold prefilled state only, so continuing from one equals a cold run. The
- * session's own state may end in generated tokens, which a cold run would prefill: continuing from
- * there is faster and equal up to rounding. */
+ * parts from this one, because reasoning is dropped from the history), as the budget allows at the
+ * one after the system message and at others, and at its end, with the logits there. They hold
+ * prefilled state only, so continuing from one equals a cold run. The session's own state may end
+ * in generated tokens, which a cold run would prefill: continuing from there is faster and equal up
+ * to rounding; with keep_decoded snapshots may hold such state too. */
 CALLA_API calla_status calla_session_sync(calla_session *session, const int32_t *tokens,
                                           int64_t n_tokens, const calla_control *control,
                                           calla_sync_stats *stats, calla_error *err);
+
+/* calla_session_sync in pieces, for a caller that has other things to do between them: `begin`
+ * takes over what it can (stats, if not NULL, tells; no time in it), each `advance` prefills up to
+ * n_most further tokens, n_most >= 1, and gives how many are left in *n_left. At 0 the next token
+ * can be sampled; before that, sampling is CALLA_ERR_INPUT. However a prompt is cut, the results
+ * are the same. After CALLA_ERR_CANCELLED `advance` can be repeated. */
+CALLA_API calla_status calla_session_begin(calla_session *session, const int32_t *tokens,
+                                           int64_t n_tokens, calla_sync_stats *stats,
+                                           calla_error *err);
+CALLA_API calla_status calla_session_advance(calla_session *session, int64_t n_most,
+                                             const calla_control *control, int64_t *n_left,
+                                             calla_error *err);
 
 /* Samples the next token and appends it to the timeline. The first call after a sync samples from
  * the prompt's last logits; each later call first runs the model on the token before (the last

@@ -186,6 +186,7 @@ calla_status engine_create(const backend_ops *const *candidates, model_weights *
     e->ops->capabilities(e->backend, &e->capabilities);
     assert(!e->capabilities.samples_on_device); /* sessions sample from the step's logits */
     set_stride(e, options->snapshot_stride);
+    e->keep_decoded = options->keep_decoded;
     set_info(e);
     CALLA_TRY_GOTO(sampler_init(&e->sampler, vocabulary.n_tokens, err), fail);
     CALLA_TRY_GOTO(snapshot_store_init(&e->snapshots, e->ops, e->backend, e->options.n_snapshots,

@@ -10,7 +10,8 @@ enum {
     DEFAULT_CONTEXT = 8192,
     DEFAULT_PREFILL_CHUNK = 2048,
     DEFAULT_SNAPSHOT_STRIDE = 2048,
-    MAX_SNAPSHOTS = 64, /* however small they are */
+    MAX_SNAPSHOTS = 1024,     /* however small they are */
+    MAX_SNAPSHOT_POINTS = 64, /* within one prompt */
 };
 #define DEFAULT_SNAPSHOT_BYTES ((int64_t)512 << 20)
 
@@ -27,6 +28,7 @@ struct calla_engine {
     backend_capabilities capabilities;
     backend_options options;
     int64_t snapshot_stride; /* 0 = no snapshots on a grid */
+    bool keep_decoded;       /* calla_engine_options.keep_decoded */
     engine_vocabulary vocabulary;
     snapshot_store snapshots;
     sampler sampler; /* scratch shared by the sessions */
@@ -47,16 +49,36 @@ calla_status engine_plan(const backend_ops *const *candidates, const model_weigh
                          const calla_engine_options *options, calla_memory_plan *plan,
                          calla_error *err);
 
+/* What the last sync could take over, and why no more. */
+typedef struct session_reuse {
+    int64_t n_reused;
+    int64_t n_common;    /* tokens the nearest snapshot, or the session before, shares with it */
+    int32_t other_token; /* what stood there instead of the token after them, -1 = nothing */
+    bool decoded;        /* what was taken over is partly from decode steps */
+} session_reuse;
+
 struct calla_session {
     calla_engine *engine;
     backend_sequence *sequence;
-    int32_t *tokens;        /* [n_tokens] the timeline, room for n_ctx */
-    int64_t n_tokens;       /* the sequence holds all of them, or all but the one sampled last */
-    bool decoded;           /* the sequence's state is partly from decode steps */
-    bool has_logits;        /* `logits` are those after the last of all n_tokens */
-    float *logits;          /* [n_vocab] */
-    token_counts generated; /* since the last sync */
+    int32_t *tokens;  /* [n_tokens] the timeline, then up to n_target the prompt still to be run;
+                         room for n_ctx */
+    int64_t n_tokens; /* the sequence holds all of them, or all but the one sampled last */
+    int64_t n_target; /* length of the prompt that was begun, 0 = none */
+    bool decoded;     /* the sequence's state is partly from decode steps */
+    bool has_logits;  /* `logits` are those after the last of all n_tokens */
+    float *logits;    /* [n_vocab] */
+    token_counts generated;              /* since the last sync */
+    int64_t points[MAX_SNAPSHOT_POINTS]; /* [n_points] where its prefill pauses for snapshots,
+                                            ascending */
+    int32_t n_points;
+    session_reuse reuse;
     void *memory;
 };
+
+/* Keeps a snapshot of the session's state as it is, so that what it holds can be continued later
+ * by any session. State from decode steps is kept only if the engine allows it. */
+void session_keep(calla_session *s);
+/* Back to the empty timeline. */
+void session_reset(calla_session *s);
 
 #endif

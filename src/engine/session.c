@@ -65,8 +65,13 @@ static int64_t n_run(const calla_session *s)
 static void empty(calla_session *s)
 {
     s->engine->ops->sequence_reset(s->engine->backend, s->sequence);
-    s->n_tokens = 0;
+    s->n_tokens = s->n_target = 0;
     s->decoded = s->has_logits = false;
+}
+
+void session_reset(calla_session *s)
+{
+    empty(s);
 }
 
 static bool is_cancelled(const calla_control *control)
@@ -93,10 +98,10 @@ static void report_part(void *user, int64_t done, int64_t total)
     p->control->progress(p->control->user, p->base + done, p->total);
 }
 
-/* Prefills from where the sequence stands to tokens[to); logits as in backend_ops.prefill.
+/* Prefills from where the sequence stands to s->tokens[to); logits as in backend_ops.prefill.
  * Snapshots make way when KV blocks run out. */
-static calla_status prefill(calla_session *s, const int32_t *tokens, int64_t to, logits_mode mode,
-                            float *logits, const progress_part *progress, calla_error *err)
+static calla_status prefill(calla_session *s, int64_t to, logits_mode mode, float *logits,
+                            const progress_part *progress, calla_error *err)
 {
     calla_engine *e = s->engine;
     const calla_control *outer = progress->control;
@@ -108,11 +113,9 @@ static calla_status prefill(calla_session *s, const int32_t *tokens, int64_t to,
                                  .progress = outer && outer->progress ? report_part : NULL,
                                  .user = &part};
         float *rows = mode == LOGITS_ALL ? logits + (from - first) * e->info.n_vocab : logits;
-        calla_status status = e->ops->prefill(e->backend, s->sequence, tokens + from, to - from,
+        calla_status status = e->ops->prefill(e->backend, s->sequence, s->tokens + from, to - from,
                                               mode, rows, &control, err);
-        int64_t reached = n_run(s);
-        memcpy(s->tokens + from, tokens + from, (size_t)(reached - from) * sizeof *tokens);
-        s->n_tokens = reached;
+        s->n_tokens = n_run(s);
         s->has_logits = false;
         if (status != CALLA_ERR_MEMORY) return status;
         if (!snapshot_store_evict(&e->snapshots)) return status;
@@ -151,18 +154,34 @@ static bool can_extend(const calla_session *s, const int32_t *tokens, int64_t n_
     return memcmp(s->tokens, tokens, (size_t)n * sizeof *tokens) == 0;
 }
 
+/* Notes what the last sync could take over: `own` tokens are shared with the timeline before. */
+static void note_reuse(calla_session *s, const snapshot_match *m, const int32_t *tokens,
+                       int64_t n_tokens)
+{
+    int64_t own = 0, n = s->n_tokens < n_tokens ? s->n_tokens : n_tokens;
+    while (own < n && s->tokens[own] == tokens[own]) own++;
+    s->reuse = (session_reuse){.n_common = own, .other_token = -1};
+    if (own < s->n_tokens) s->reuse.other_token = s->tokens[own];
+    if (!m->nearest || m->n_common <= own) return;
+    s->reuse.n_common = m->n_common;
+    s->reuse.other_token =
+        m->n_common < m->nearest->n_tokens ? m->nearest->tokens[m->n_common] : -1;
+}
+
 /* Brings the sequence to the deepest reusable prefix of tokens. */
 static void rewind_to_prefix(calla_session *s, const int32_t *tokens, int64_t n_tokens)
 {
     calla_engine *e = s->engine;
-    snapshot_slot *slot = snapshot_store_find(&e->snapshots, tokens, n_tokens);
+    snapshot_match match = snapshot_store_find(&e->snapshots, tokens, n_tokens);
+    snapshot_slot *slot = match.usable;
+    note_reuse(s, &match, tokens, n_tokens);
     bool extend = can_extend(s, tokens, n_tokens);
     int64_t own = extend ? n_run(s) : 0, kept = slot ? slot->n_tokens : 0;
-    if (slot && (kept > own || (kept == own && s->decoded))) {
+    if (slot && (kept > own || (kept == own && s->decoded && !slot->decoded))) {
         e->ops->snapshot_restore(e->backend, slot->state, s->sequence);
         memcpy(s->tokens, slot->tokens, (size_t)kept * sizeof *tokens);
         s->n_tokens = kept;
-        s->decoded = false;
+        s->decoded = slot->decoded;
         s->has_logits = false;
         if (slot->has_logits) keep_logits(s, slot->logits);
         snapshot_store_touch(&e->snapshots, slot);
@@ -172,63 +191,138 @@ static void rewind_to_prefix(calla_session *s, const int32_t *tokens, int64_t n_
         s->n_tokens = own;
         s->has_logits = false;
     }
+    s->reuse.n_reused = n_run(s);
+    s->reuse.decoded = s->decoded;
 }
 
-/* Where in (from, n_tokens) the prefill of a prompt pauses for a snapshot. */
-typedef struct snapshot_points {
-    int64_t step; /* multiples of it, 0 = none */
-    int64_t turn; /* and here, 0 = nowhere */
-} snapshot_points;
+/* ---- where snapshots stand ---- */
 
-static snapshot_points plan_points(const calla_engine *e, const int32_t *tokens, int64_t from,
-                                   int64_t n_tokens)
+static void add_point(calla_session *s, int64_t at)
 {
-    snapshot_points p = {0};
-    if (e->snapshots.n_slots == 0) return p;
-    /* At most half of the slots for the grid, so that one long prompt does not push out the rest.
-     */
-    int64_t n_most = e->snapshots.n_slots / 2, stride = e->snapshot_stride;
-    if (n_most > 0 && stride > 0) {
-        int64_t n_points = (n_tokens - 1) / stride - from / stride;
-        p.step = stride * ((n_points + n_most - 1) / n_most);
-    }
-    if (e->snapshots.n_slots > 1 && e->vocabulary.turn_token >= 0) {
-        int64_t i = n_tokens - 1;
-        while (i > from && tokens[i] != e->vocabulary.turn_token) i--;
-        if (i > from) p.turn = i / e->capabilities.snapshot_grid * e->capabilities.snapshot_grid;
-    }
-    return p;
+    int32_t i = s->n_points;
+    while (i > 0 && s->points[i - 1] > at) i--;
+    if (s->n_points == MAX_SNAPSHOT_POINTS || (i > 0 && s->points[i - 1] == at)) return;
+    memmove(s->points + i + 1, s->points + i, (size_t)(s->n_points - i) * sizeof *s->points);
+    s->points[i] = at;
+    s->n_points++;
 }
 
-static int64_t next_point(const snapshot_points *p, int64_t from, int64_t n_tokens)
+/* Multiples of the stride, or wider apart, so that one long prompt does not push out the rest. */
+static void add_grid_points(calla_session *s, int64_t from, int64_t n_most)
 {
-    int64_t next = n_tokens;
-    if (p->step > 0 && (from / p->step + 1) * p->step < next) next = (from / p->step + 1) * p->step;
-    if (p->turn > from && p->turn < next) next = p->turn;
-    return next;
+    int64_t stride = s->engine->snapshot_stride;
+    if (n_most < 1 || stride < 1) return;
+    int64_t n = (s->n_target - 1) / stride - from / stride;
+    if (n < 1) return;
+    int64_t step = stride * ((n + n_most - 1) / n_most);
+    for (int64_t at = (from / step + 1) * step; at < s->n_target; at += step) add_point(s, at);
 }
 
-static calla_status run_prompt(calla_session *s, const int32_t *tokens, int64_t n_tokens,
-                               const calla_control *control, calla_error *err)
+/* Message starts: the last one, where the next turn parts from this; the one after the system
+ * message, which other conversations share; then from the last to the first. */
+static void add_turn_points(calla_session *s, int64_t from, int64_t n_most)
+{
+    const calla_engine *e = s->engine;
+    int64_t grid = e->capabilities.snapshot_grid, first = 1, n = 0;
+    int32_t turn = e->vocabulary.turn_token;
+    if (turn < 0) return;
+    while (first < s->n_target && s->tokens[first] != turn) first++;
+    for (int64_t i = s->n_target - 1; i > from && n < n_most; i--) {
+        if (s->tokens[i] != turn) continue;
+        if (i / grid * grid > from) add_point(s, i / grid * grid);
+        if (++n == 1 && n < n_most && first > from && first < i) {
+            if (first / grid * grid > from) add_point(s, first / grid * grid);
+            n++;
+        }
+    }
+}
+
+static void plan_points(calla_session *s)
+{
+    int32_t n_slots = s->engine->snapshots.n_slots;
+    int64_t from = n_run(s), half = MAX_SNAPSHOT_POINTS / 2;
+    s->n_points = 0;
+    if (n_slots == 0) return;
+    add_grid_points(s, from, n_slots / 2 < half ? n_slots / 2 : half);
+    if (n_slots > 1)
+        add_turn_points(s, from, n_slots < 8 ? 1 : n_slots / 4 < half ? n_slots / 4 : half);
+}
+
+void session_keep(calla_session *s)
 {
     calla_engine *e = s->engine;
-    int64_t from = n_run(s), grid = e->capabilities.snapshot_grid;
-    snapshot_points points = plan_points(e, tokens, from, n_tokens);
-    progress_part progress = {control, 0, n_tokens - from};
-    for (int64_t at = from; at < n_tokens;) {
-        int64_t to = next_point(&points, at, n_tokens);
-        bool last = to == n_tokens;
-        progress.base = at - from;
-        CALLA_TRY(prefill(s, tokens, to, last ? LOGITS_LAST : LOGITS_NONE, last ? s->logits : NULL,
-                          &progress, err));
+    int64_t n = n_run(s);
+    if (n == 0 || n % e->capabilities.snapshot_grid != 0 || (s->decoded && !e->keep_decoded))
+        return;
+    bool has_logits = s->has_logits && s->n_tokens == n;
+    snapshot_store_keep(&e->snapshots, s->sequence, s->tokens, n, has_logits ? s->logits : NULL,
+                        s->decoded);
+}
+
+/* ---- running a prompt ---- */
+
+static int64_t next_point(const calla_session *s, int64_t from)
+{
+    for (int32_t i = 0; i < s->n_points; i++)
+        if (s->points[i] > from) return s->points[i];
+    return s->n_target;
+}
+
+/* Prefills to `end`, with a snapshot at each point on the way. */
+static calla_status run_prompt(calla_session *s, int64_t end, progress_part *progress,
+                               calla_error *err)
+{
+    calla_engine *e = s->engine;
+    int64_t from = n_run(s);
+    for (int64_t at = from; at < end;) {
+        int64_t point = next_point(s, at), to = point < end ? point : end;
+        bool last = to == s->n_target;
+        progress->base = at - from;
+        CALLA_TRY(prefill(s, to, last ? LOGITS_LAST : LOGITS_NONE, last ? s->logits : NULL,
+                          progress, err));
         if (last) {
-            CALLA_TRY(logits_check(s->logits, e->info.n_vocab, n_tokens - 1, err));
+            CALLA_TRY(logits_check(s->logits, e->info.n_vocab, to - 1, err));
             s->has_logits = true;
         }
-        if (!s->decoded && to % grid == 0)
-            snapshot_store_keep(&e->snapshots, s->sequence, tokens, to, last ? s->logits : NULL);
+        if (to == point) session_keep(s);
         at = to;
     }
+    return CALLA_OK;
+}
+
+calla_status calla_session_begin(calla_session *s, const int32_t *tokens, int64_t n_tokens,
+                                 calla_sync_stats *stats, calla_error *err)
+{
+    CALLA_TRY(check_tokens(s, tokens, n_tokens, err));
+    rewind_to_prefix(s, tokens, n_tokens);
+    token_counts_clear(&s->generated);
+    memmove(s->tokens, tokens, (size_t)n_tokens * sizeof *tokens); /* they may be its own */
+    s->n_target = n_tokens;
+    int64_t n_reused = n_run(s);
+    if (n_reused < n_tokens) s->has_logits = false;
+    plan_points(s);
+    if (stats)
+        *stats = (calla_sync_stats){.n_tokens = (int32_t)n_tokens,
+                                    .n_reused = (int32_t)n_reused,
+                                    .n_prefill = (int32_t)(n_tokens - n_reused)};
+    return CALLA_OK;
+}
+
+calla_status calla_session_advance(calla_session *s, int64_t n_most, const calla_control *control,
+                                   int64_t *n_left, calla_error *err)
+{
+    assert(n_most >= 1);
+    if (s->n_target == 0) return error_set(err, CALLA_ERR_INPUT, "no prompt was begun");
+    int64_t from = n_run(s), left = from < s->n_target ? s->n_target - from : 0;
+    if (left > 0) {
+        int64_t end = n_most < left ? from + n_most : s->n_target;
+        progress_part progress = {control, 0, left};
+        calla_status status = run_prompt(s, end, &progress, err);
+        if (status == CALLA_ERR_NUMERIC || status == CALLA_ERR_DEVICE) empty(s);
+        if (status != CALLA_OK) return status;
+        left = s->n_target - end;
+    }
+    *n_left = left;
     return CALLA_OK;
 }
 
@@ -236,18 +330,13 @@ calla_status calla_session_sync(calla_session *s, const int32_t *tokens, int64_t
                                 const calla_control *control, calla_sync_stats *stats,
                                 calla_error *err)
 {
-    CALLA_TRY(check_tokens(s, tokens, n_tokens, err));
-    rewind_to_prefix(s, tokens, n_tokens);
-    token_counts_clear(&s->generated);
-    int64_t n_reused = n_run(s), start_ns = clock_ns();
-    calla_status status = run_prompt(s, tokens, n_tokens, control, err);
-    if (status == CALLA_ERR_NUMERIC || status == CALLA_ERR_DEVICE) empty(s);
-    if (status == CALLA_OK && stats)
-        *stats = (calla_sync_stats){.n_tokens = (int32_t)n_tokens,
-                                    .n_reused = (int32_t)n_reused,
-                                    .n_prefill = (int32_t)(n_tokens - n_reused),
-                                    .prefill_ns = clock_ns() - start_ns};
-    return status;
+    calla_sync_stats begun;
+    int64_t n_left, start_ns = clock_ns();
+    CALLA_TRY(calla_session_begin(s, tokens, n_tokens, &begun, err));
+    CALLA_TRY(calla_session_advance(s, n_tokens, control, &n_left, err));
+    begun.prefill_ns = clock_ns() - start_ns;
+    if (stats) *stats = begun;
+    return CALLA_OK;
 }
 
 /* ---- decode ---- */
@@ -408,6 +497,7 @@ calla_status calla_session_append(calla_session *s, int32_t token, const calla_c
     if (token < 0 || token >= n_vocab)
         return error_set(err, CALLA_ERR_INPUT, "token %d is outside 0 ... %d", token, n_vocab - 1);
     CALLA_TRY(check_room(s, err));
+    s->n_target = 0;
     const float *result;
     CALLA_TRY(run_pending(&s, 1, control, &result, err));
     if (result && result != s->logits) keep_logits(s, result);
@@ -441,11 +531,12 @@ calla_status calla_session_score(calla_session *s, const int32_t *tokens, int64_
     float *logits = memory;
     empty(s);
     token_counts_clear(&s->generated);
+    memmove(s->tokens, tokens, (size_t)n_tokens * sizeof *tokens); /* they may be its own */
     progress_part progress = {control, 0, n_tokens};
     for (int64_t at = 0; at < n_tokens; at += n_rows) {
         int64_t to = at + n_rows < n_tokens ? at + n_rows : n_tokens;
         progress.base = at;
-        CALLA_TRY_GOTO(prefill(s, tokens, to, LOGITS_ALL, logits, &progress, err), done);
+        CALLA_TRY_GOTO(prefill(s, to, LOGITS_ALL, logits, &progress, err), done);
         for (int64_t i = 0; i < to - at; i++)
             CALLA_TRY_GOTO(logits_check(logits + i * n_vocab, n_vocab, at + i, err), done);
         if (rows(user, at, to - at, logits) != 0) {

@@ -31,8 +31,11 @@ calla_status snapshot_store_init(snapshot_store *store, const backend_ops *ops, 
 
 static void drop(snapshot_store *store, snapshot_slot *slot)
 {
+    for (int32_t i = 0; i < store->n_slots; i++)
+        if (store->slots[i].parent == slot) store->slots[i].parent = slot->parent;
     store->ops->snapshot_free(store->backend, slot->state);
     slot->state = NULL;
+    slot->parent = NULL;
 }
 
 void snapshot_store_deinit(snapshot_store *store)
@@ -43,22 +46,39 @@ void snapshot_store_deinit(snapshot_store *store)
     *store = (snapshot_store){0};
 }
 
-static bool holds_prefix(const snapshot_slot *slot, const int32_t *tokens, int64_t n_tokens)
+/* ---- searching ---- */
+
+/* How many first tokens a slot shares with tokens[n_tokens]. Where the parent already tells, the
+ * slot's own tokens are not looked at. */
+static int64_t count_common(const snapshot_store *store, snapshot_slot *slot, const int32_t *tokens,
+                            int64_t n_tokens)
 {
-    return slot->state && slot->n_tokens <= n_tokens &&
-           memcmp(slot->tokens, tokens, (size_t)slot->n_tokens * sizeof *tokens) == 0;
+    if (slot->search == store->n_searches) return slot->n_common;
+    int64_t i = 0, n = slot->n_tokens < n_tokens ? slot->n_tokens : n_tokens;
+    bool parted = false;
+    if (slot->parent) {
+        i = count_common(store, slot->parent, tokens, n_tokens);
+        parted = i < slot->parent->n_tokens;
+    }
+    while (!parted && i < n && slot->tokens[i] == tokens[i]) i++;
+    slot->search = store->n_searches;
+    slot->n_common = i;
+    return i;
 }
 
-snapshot_slot *snapshot_store_find(snapshot_store *store, const int32_t *tokens, int64_t n_tokens)
+snapshot_match snapshot_store_find(snapshot_store *store, const int32_t *tokens, int64_t n_tokens)
 {
-    snapshot_slot *best = NULL;
+    snapshot_match m = {0};
+    store->n_searches++;
     for (int32_t i = 0; i < store->n_slots; i++) {
         snapshot_slot *slot = &store->slots[i];
-        if (!holds_prefix(slot, tokens, n_tokens)) continue;
-        if (slot->n_tokens == n_tokens && !slot->has_logits) continue;
-        if (!best || slot->n_tokens > best->n_tokens) best = slot;
+        if (!slot->state) continue;
+        int64_t n = count_common(store, slot, tokens, n_tokens);
+        if (!m.nearest || n > m.n_common) m.nearest = slot, m.n_common = n;
+        if (n < slot->n_tokens || (n == n_tokens && !slot->has_logits)) continue;
+        if (!m.usable || n > m.usable->n_tokens) m.usable = slot;
     }
-    return best;
+    return m;
 }
 
 void snapshot_store_touch(snapshot_store *store, snapshot_slot *slot)
@@ -66,14 +86,14 @@ void snapshot_store_touch(snapshot_store *store, snapshot_slot *slot)
     slot->last_used = ++store->now;
 }
 
-static snapshot_slot *find_exact(snapshot_store *store, const int32_t *tokens, int64_t n_tokens)
+int32_t snapshot_store_count(const snapshot_store *store)
 {
-    for (int32_t i = 0; i < store->n_slots; i++) {
-        snapshot_slot *slot = &store->slots[i];
-        if (slot->n_tokens == n_tokens && holds_prefix(slot, tokens, n_tokens)) return slot;
-    }
-    return NULL;
+    int32_t n = 0;
+    for (int32_t i = 0; i < store->n_slots; i++) n += store->slots[i].state != NULL;
+    return n;
 }
+
+/* ---- changing ---- */
 
 static snapshot_slot *find_free(snapshot_store *store)
 {
@@ -89,31 +109,89 @@ bool snapshot_store_evict(snapshot_store *store)
         snapshot_slot *slot = &store->slots[i];
         if (slot->state && (!oldest || slot->last_used < oldest->last_used)) oldest = slot;
     }
-    if (oldest) drop(store, oldest);
-    return oldest != NULL;
+    if (!oldest) return false;
+    drop(store, oldest);
+    store->n_evicted++;
+    return true;
+}
+
+/* The slot that holds exactly tokens[n_tokens], or NULL. */
+static snapshot_slot *find_exact(snapshot_store *store, const int32_t *tokens, int64_t n_tokens)
+{
+    store->n_searches++;
+    for (int32_t i = 0; i < store->n_slots; i++) {
+        snapshot_slot *slot = &store->slots[i];
+        if (slot->state && slot->n_tokens == n_tokens &&
+            count_common(store, slot, tokens, n_tokens) == n_tokens)
+            return slot;
+    }
+    return NULL;
+}
+
+/* The deepest other slot that holds a proper prefix of this one's tokens. */
+static snapshot_slot *find_parent(snapshot_store *store, const snapshot_slot *of)
+{
+    snapshot_slot *parent = NULL;
+    store->n_searches++;
+    for (int32_t i = 0; i < store->n_slots; i++) {
+        snapshot_slot *slot = &store->slots[i];
+        if (!slot->state || slot == of || slot->n_tokens >= of->n_tokens) continue;
+        if (count_common(store, slot, of->tokens, of->n_tokens) < slot->n_tokens) continue;
+        if (!parent || slot->n_tokens > parent->n_tokens) parent = slot;
+    }
+    return parent;
+}
+
+/* Makes the new slot the parent of those it is a prefix of. */
+static void adopt(snapshot_store *store, snapshot_slot *slot)
+{
+    for (int32_t i = 0; i < store->n_slots; i++) {
+        snapshot_slot *other = &store->slots[i];
+        if (!other->state || other == slot || other->parent != slot->parent ||
+            other->n_tokens <= slot->n_tokens)
+            continue;
+        if (memcmp(other->tokens, slot->tokens, (size_t)slot->n_tokens * sizeof(int32_t)) == 0)
+            other->parent = slot;
+    }
+}
+
+/* A free slot that holds the state of `s`, or NULL. */
+static snapshot_slot *fill_slot(snapshot_store *store, const backend_sequence *s)
+{
+    snapshot_slot *slot = find_free(store);
+    if (!slot) {
+        snapshot_store_evict(store);
+        slot = find_free(store);
+    }
+    while (store->ops->snapshot_create(store->backend, s, &slot->state, NULL) != CALLA_OK) {
+        slot->state = NULL;
+        if (!snapshot_store_evict(store)) return NULL;
+    }
+    return slot;
 }
 
 void snapshot_store_keep(snapshot_store *store, const backend_sequence *s, const int32_t *tokens,
-                         int64_t n_tokens, const float *logits)
+                         int64_t n_tokens, const float *logits, bool decoded)
 {
     assert(n_tokens <= store->n_ctx);
     if (store->n_slots == 0) return;
     snapshot_slot *slot = find_exact(store, tokens, n_tokens);
+    if (slot && slot->decoded && !decoded) {
+        drop(store, slot);
+        slot = NULL;
+    }
     if (!slot) {
-        slot = find_free(store);
-        if (!slot) {
-            snapshot_store_evict(store);
-            slot = find_free(store);
-        }
-        while (store->ops->snapshot_create(store->backend, s, &slot->state, NULL) != CALLA_OK) {
-            slot->state = NULL;
-            if (!snapshot_store_evict(store)) return;
-        }
+        slot = fill_slot(store, s);
+        if (!slot) return;
         memcpy(slot->tokens, tokens, (size_t)n_tokens * sizeof *tokens);
         slot->n_tokens = n_tokens;
         slot->has_logits = false;
+        slot->decoded = decoded;
+        slot->search = 0;
+        slot->parent = find_parent(store, slot);
+        adopt(store, slot);
     }
-    if (logits) {
+    if (logits && (!decoded || slot->decoded)) {
         memcpy(slot->logits, logits, (size_t)store->n_vocab * sizeof *logits);
         slot->has_logits = true;
     }

@@ -1,5 +1,7 @@
-/* The engine's snapshots, found by the tokens they hold. All memory but the backend's is taken at
- * init; the least recently used goes first. */
+/* The engine's snapshots: a tree of token prefixes over all sessions. A snapshot's parent is the
+ * deepest other one that holds a proper prefix of its tokens, so a search looks at a token once
+ * however many snapshots share it. All memory but the backend's is taken at init; the least
+ * recently used goes first. */
 #ifndef CALLA_ENGINE_SNAPSHOTS_H
 #define CALLA_ENGINE_SNAPSHOTS_H
 
@@ -11,8 +13,19 @@ typedef struct snapshot_slot {
     int64_t n_tokens;
     float *logits; /* [n_vocab] after the last token, if has_logits */
     bool has_logits;
+    bool decoded; /* the state is partly from decode steps */
+    struct snapshot_slot *parent;
     uint64_t last_used;
+    uint64_t search; /* the search `n_common` belongs to */
+    int64_t n_common;
 } snapshot_slot;
+
+/* What the snapshots hold of a prompt. */
+typedef struct snapshot_match {
+    snapshot_slot *usable;        /* the deepest from which the prompt can be reached, or NULL */
+    const snapshot_slot *nearest; /* one that shares the most tokens with it, or NULL */
+    int64_t n_common;             /* that many */
+} snapshot_match;
 
 typedef struct snapshot_store {
     const backend_ops *ops;
@@ -22,6 +35,8 @@ typedef struct snapshot_store {
     int64_t n_ctx;
     int32_t n_vocab;
     uint64_t now; /* counts uses */
+    uint64_t n_searches;
+    int64_t n_evicted; /* to make room */
     void *memory;
 } snapshot_store;
 
@@ -32,19 +47,21 @@ calla_status snapshot_store_init(snapshot_store *store, const backend_ops *ops, 
                                  int32_t n_slots, int64_t n_ctx, int32_t n_vocab, calla_error *err);
 void snapshot_store_deinit(snapshot_store *store);
 
-/* The deepest snapshot from which tokens[n_tokens] can be reached: a proper prefix of them, or all
- * of them with logits. NULL if there is none. Does not count as a use. */
-snapshot_slot *snapshot_store_find(snapshot_store *store, const int32_t *tokens, int64_t n_tokens);
+/* Looks for tokens[n_tokens]. Usable is a snapshot of a proper prefix of them, or of all of them
+ * with logits. Does not count as a use. */
+snapshot_match snapshot_store_find(snapshot_store *store, const int32_t *tokens, int64_t n_tokens);
 
 void snapshot_store_touch(snapshot_store *store, snapshot_slot *slot);
 
-/* Keeps the state of `s`, which holds tokens[n_tokens], and logits [n_vocab] if not NULL. Making
- * room may drop others. A snapshot is a help, not a need: when it cannot be taken, nothing happens.
- */
+/* Keeps the state of `s`, which holds tokens[n_tokens], and logits [n_vocab] if not NULL. A
+ * snapshot of the same tokens that is `decoded` is replaced by one that is not. Making room may
+ * drop others. A snapshot is a help, not a need: when it cannot be taken, nothing happens. */
 void snapshot_store_keep(snapshot_store *store, const backend_sequence *s, const int32_t *tokens,
-                         int64_t n_tokens, const float *logits);
+                         int64_t n_tokens, const float *logits, bool decoded);
 
 /* Frees the least recently used snapshot; false if there is none. */
 bool snapshot_store_evict(snapshot_store *store);
+/* Snapshots it holds. */
+int32_t snapshot_store_count(const snapshot_store *store);
 
 #endif

@@ -143,8 +143,8 @@ static void snapshots_stand_on_the_grid_at_the_turn_and_at_the_end(void **state)
     fill(tokens, 31, 3);
     tokens[5] = tokens[27] = FAKE_TURN;
     sync_to(tokens, 31, 0);
-    const int64_t expected[] = {8, 16, 24, 27, 31};
-    assert_int_equal(fake.n_ends, 5);
+    const int64_t expected[] = {5, 8, 16, 24, 27, 31};
+    assert_int_equal(fake.n_ends, 6);
     assert_memory_equal(fake.ends, expected, sizeof expected);
 
     fill(tokens + 29, 11, 9); /* the next turn parts after the turn token */
@@ -244,6 +244,105 @@ static void the_least_recently_used_goes_first(void **state)
     sync_to(texts[2], 6, 6);
     sync_to(texts[3], 6, 6);
     sync_to(texts[1], 6, 0);
+}
+
+static void message_starts_are_kept_as_the_budget_allows(void **state)
+{
+    (void)state;
+    open_with(16, (calla_engine_options){.snapshot_stride = -1});
+    int32_t tokens[60];
+    fill(tokens, 60, 11);
+    for (int i = 0; i < 60; i += 7) tokens[i] = FAKE_TURN; /* 0, 7 ... 56 */
+    sync_to(tokens, 60, 0); /* four: the last, the first after the system's, two from the end */
+    const int64_t expected[] = {7, 42, 49, 56, 60};
+    assert_int_equal(fake.n_ends, 5);
+    assert_memory_equal(fake.ends, expected, sizeof expected);
+    tokens[8]++;
+    sync_to(tokens, 60, 7); /* another conversation with the same system message */
+    assert_cold(tokens, 60);
+}
+
+static void a_prompt_in_pieces_equals_one_in_one(void **state)
+{
+    (void)state;
+    open_with(8, (calla_engine_options){0});
+    int32_t tokens[40];
+    fill(tokens, 40, 12);
+    tokens[33] = FAKE_TURN;
+    calla_sync_stats stats;
+    calla_sampled out;
+    int64_t n_left;
+    assert_int_equal(calla_session_advance(session, 4, NULL, &n_left, &err), CALLA_ERR_INPUT);
+    assert_ok(calla_session_begin(session, tokens, 40, &stats, &err), &err);
+    assert_int_equal(stats.n_reused, 0);
+    for (int64_t expected = 33; expected > 0; expected -= 7) {
+        assert_ok(calla_session_advance(session, 7, NULL, &n_left, &err), &err);
+        assert_int_equal(n_left, expected);
+        assert_int_equal(calla_session_next(session, &(calla_sampling){0}, NULL, &out, &err),
+                         CALLA_ERR_INPUT);
+    }
+    assert_ok(calla_session_advance(session, 7, NULL, &n_left, &err), &err);
+    assert_int_equal(n_left, 0);
+    assert_cold(tokens, 40);
+    const int64_t ends[] = {8, 16, 24, 32, 33, 40}; /* of snapshots, not of pieces */
+    assert_int_equal(fake.n_ends, 6);
+    assert_memory_equal(fake.ends, ends, sizeof ends);
+    next();
+    assert_ok(calla_session_begin(session, tokens, 40, &stats, &err), &err);
+    assert_int_equal(stats.n_reused, 40);
+    assert_ok(calla_session_advance(session, 1, NULL, &n_left, &err), &err);
+    assert_int_equal(n_left, 0);
+    assert_cold(tokens, 40);
+    /* Begun, left in the middle, kept, and finished by another prompt that shares it. */
+    tokens[18]++;
+    assert_ok(calla_session_begin(session, tokens, 40, &stats, &err), &err);
+    assert_int_equal(stats.n_reused, 16);
+    assert_ok(calla_session_advance(session, 5, NULL, &n_left, &err), &err);
+    session_keep(session);
+    session_reset(session);
+    tokens[30]++;
+    sync_to(tokens, 40, 21);
+    assert_cold(tokens, 40);
+}
+
+static void decoded_state_is_kept_on_request(void **state)
+{
+    (void)state;
+    open_with(8, (calla_engine_options){.snapshot_stride = -1, .keep_decoded = true});
+    int32_t tokens[40], other[5];
+    fill(tokens, 40, 13);
+    fill(other, 5, 14);
+    sync_to(tokens, 10, 0);
+    for (int i = 0; i < 6; i++) tokens[10 + i] = next();
+    session_keep(session);
+    sync_to(other, 5, 0);
+    sync_to(tokens, 30, 15); /* all but the token sampled last, which was never run */
+    assert_true(session->reuse.decoded);
+    sync_to(other, 5, 5);
+    sync_to(tokens, 30, 30); /* prompts that go on from it are kept as well */
+    assert_true(session->reuse.decoded);
+    assert_true(session->has_logits);
+}
+
+static void a_sync_tells_what_it_shares_and_where_it_parts(void **state)
+{
+    (void)state;
+    open_with(8, (calla_engine_options){.snapshot_stride = -1});
+    int32_t tokens[40], other[5];
+    fill(tokens, 40, 15);
+    fill(other, 5, 16);
+    sync_to(tokens, 40, 0);
+    assert_int_equal(session->reuse.n_common, 0);
+    assert_int_equal(session->reuse.other_token, -1);
+    sync_to(other, 5, 0);
+    int32_t was = tokens[25];
+    tokens[25]++;
+    sync_to(tokens, 40, 0);
+    assert_int_equal(session->reuse.n_common, 25);
+    assert_int_equal(session->reuse.other_token, was);
+    tokens[26]++;
+    sync_to(tokens, 30, 0); /* the session's own timeline */
+    assert_int_equal(session->reuse.n_common, 26);
 }
 
 static void one_slot_keeps_the_end_of_the_prompt(void **state)
@@ -779,6 +878,10 @@ int main(void)
         TEST(generation_runs_the_last_token_only_when_asked_for_more),
         TEST(snapshots_stand_on_the_grid_at_the_turn_and_at_the_end),
         TEST(a_resend_costs_nothing_and_equals_a_cold_run),
+        TEST(message_starts_are_kept_as_the_budget_allows),
+        TEST(a_prompt_in_pieces_equals_one_in_one),
+        TEST(decoded_state_is_kept_on_request),
+        TEST(a_sync_tells_what_it_shares_and_where_it_parts),
         TEST(snapshots_hold_prefilled_state_only),
         TEST(a_snapshot_as_deep_as_decoded_state_is_preferred),
         TEST(a_long_prompt_takes_few_slots),
