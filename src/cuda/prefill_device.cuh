@@ -1,0 +1,206 @@
+/* What the prefill kernels share on the device: copies into shared memory, matrix fragments,
+ * barriers, conversions. Private to src/cuda. */
+#ifndef CALLA_CUDA_PREFILL_DEVICE_CUH
+#define CALLA_CUDA_PREFILL_DEVICE_CUH
+
+#include "cuda/prefill_kernels.cuh"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HAS_WGMMA 1
+#else
+#define HAS_WGMMA 0
+#endif
+
+static inline __host__ __device__ int32_t ceil_div(int64_t a, int32_t b)
+{
+    return (int32_t)((a + b - 1) / b);
+}
+
+__device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* ---- numbers ---- */
+
+/* To half with magnitudes beyond 65504 clamped; NaN stays NaN. */
+__device__ __forceinline__ __half to_half(float v)
+{
+    asm("min.NaN.f32 %0, %0, 0f477FE000;\n\tmax.NaN.f32 %0, %0, 0fC77FE000;" : "+f"(v));
+    return __float2half_rn(v);
+}
+
+__device__ __forceinline__ float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+__device__ __forceinline__ float silu(float x)
+{
+    return x / (1.0f + expf(-x));
+}
+
+__device__ __forceinline__ uint32_t half2_bits(__half2 v)
+{
+    return *reinterpret_cast<uint32_t *>(&v);
+}
+
+__device__ __forceinline__ __half2 bits_half2(uint32_t v)
+{
+    return *reinterpret_cast<__half2 *>(&v);
+}
+
+__device__ __forceinline__ float warp_sum(float v)
+{
+    for (int i = 16; i > 0; i >>= 1) v += __shfl_xor_sync(0xffffffffu, v, i);
+    return v;
+}
+
+/* ---- copies to shared memory ---- */
+
+__device__ __forceinline__ void copy16_async(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void copy16_or_zero_async(uint32_t to, const void *from, bool copy)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(copy ? 16 : 0)
+                 : "memory");
+}
+
+__device__ __forceinline__ void copy_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int PENDING> __device__ __forceinline__ void copy_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+/* ---- matrix fragments ---- */
+
+__device__ __forceinline__ void load_matrix4(uint32_t (&r)[4], uint32_t address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address));
+}
+
+__device__ __forceinline__ void load_matrix4_transposed(uint32_t (&r)[4], uint32_t address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address));
+}
+
+/* d += a b: a 16 x 16, b 16 x 8, d 16 x 8. */
+__device__ __forceinline__ void multiply_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                             uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void multiply_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                              uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* One word of codes (see packed_matrix) to an A fragment. Half 0x6400 | q is exactly 1024 + q, and
+ * 0x6400 | q << 4 exactly 1024 + 16 q: the difference to 1024 is exact, so a weight is rounded
+ * once. scale1 is the second row's scale over 16. */
+__device__ __forceinline__ void dequantize_word(uint32_t (&a)[4], uint32_t codes, __half2 scale0,
+                                                __half2 bias0, __half2 scale1, __half2 bias1)
+{
+    const __half2 base = bits_half2(0x64006400u);
+    uint32_t high = codes >> 8, t[4];
+    asm("lop3.b32 %0, %1, 0x000f000f, 0x64006400, 0xea;" : "=r"(t[0]) : "r"(codes));
+    asm("lop3.b32 %0, %1, 0x00f000f0, 0x64006400, 0xea;" : "=r"(t[1]) : "r"(codes));
+    asm("lop3.b32 %0, %1, 0x000f000f, 0x64006400, 0xea;" : "=r"(t[2]) : "r"(high));
+    asm("lop3.b32 %0, %1, 0x00f000f0, 0x64006400, 0xea;" : "=r"(t[3]) : "r"(high));
+    a[0] = half2_bits(__hfma2(__hsub2(bits_half2(t[0]), base), scale0, bias0));
+    a[1] = half2_bits(__hfma2(__hsub2(bits_half2(t[1]), base), scale1, bias1));
+    a[2] = half2_bits(__hfma2(__hsub2(bits_half2(t[2]), base), scale0, bias0));
+    a[3] = half2_bits(__hfma2(__hsub2(bits_half2(t[3]), base), scale1, bias1));
+}
+
+/* The scales and biases of a lane's two rows, as dequantize_word wants them. */
+typedef struct row_pair {
+    __half2 scale0, bias0, scale1, bias1;
+} row_pair;
+
+__device__ __forceinline__ row_pair load_row_pair(const uint2 *at)
+{
+    uint2 v = *at;
+    __half2 first = bits_half2(v.x), second = bits_half2(v.y);
+    row_pair p;
+    p.scale0 = __low2half2(first);
+    p.bias0 = __high2half2(first);
+    p.scale1 = __hmul2(__low2half2(second), __float2half2_rn(0.0625f));
+    p.bias1 = __high2half2(second);
+    return p;
+}
+
+/* ---- barriers in shared memory (sm_90) ---- */
+
+#if HAS_WGMMA
+__device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t n_arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(n_arrivals)
+                 : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t n_bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
+                 "r"(n_bytes)
+                 : "memory");
+}
+
+/* Arrives when this thread's cp.async copies so far have landed. */
+__device__ __forceinline__ void barrier_arrive_copies(uint32_t barrier)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)
+{
+    asm volatile("{\n\t.reg .pred p;\n\t"
+                 "wait:\n\t"
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n\t"
+                 "@!p bra wait;\n\t}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+
+__device__ __forceinline__ void copy_bulk(uint32_t to, const void *from, uint32_t n_bytes,
+                                          uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], "
+                 "%2, [%3];" ::"r"(to),
+                 "l"(from), "r"(n_bytes), "r"(barrier)
+                 : "memory");
+}
+
+/* What ordinary stores and cp.async wrote becomes visible to wgmma. */
+__device__ __forceinline__ void fence_async_proxy()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+#endif
+
+#endif

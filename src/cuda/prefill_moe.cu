@@ -1,0 +1,395 @@
+/* Which tokens go to which expert, and the sum over a token's experts (MODEL.md 3.8). */
+#include "cuda/prefill_device.cuh"
+
+/* ---- router logits: f32 throughout ---- */
+
+enum { ROUTER_TOKENS = 64, ROUTER_OUTPUTS = 32, ROUTER_STEP = 16, ROUTER_PARTS = 4 };
+
+typedef struct router_stage {
+    float u[ROUTER_STEP][ROUTER_TOKENS + 4];
+    float w[ROUTER_STEP][ROUTER_OUTPUTS + 4];
+} router_stage;
+
+typedef union router_shared {
+    router_stage stages[ROUTER_PARTS];
+    float sums[ROUTER_PARTS - 1][ROUTER_TOKENS][ROUTER_OUTPUTS];
+} router_shared;
+
+/* A block computes 64 tokens by 32 outputs; four groups of 128 threads take a quarter of the inputs
+ * each, so that short prompts are not bound by one long chain of additions. */
+static __global__ void __launch_bounds__(512)
+    router_kernel(const float *u, const float *w, int32_t n_tokens, int32_t n_outputs,
+                  int32_t hidden, float *logits)
+{
+    __shared__ __align__(16) router_shared shared;
+    router_stage *stages = shared.stages;
+    int part = threadIdx.x / 128, t = threadIdx.x % 128, quarter = hidden / ROUTER_PARTS;
+    int32_t token0 = blockIdx.x * ROUTER_TOKENS, output0 = blockIdx.y * ROUTER_OUTPUTS;
+    router_stage *stage = &stages[part];
+    float acc[4][4] = {};
+    int row = t / 8 * 4, col = t % 8 * 4;
+    for (int32_t c = part * quarter; c < (part + 1) * quarter; c += ROUTER_STEP) {
+        float4 x[2], y;
+        for (int i = 0; i < 2; i++) {
+            int32_t token = min(token0 + t / 4 + 32 * i, n_tokens - 1);
+            x[i] = *(const float4 *)(u + (int64_t)token * hidden + c + t % 4 * 4);
+        }
+        int32_t output = min(output0 + t / 4, n_outputs - 1);
+        y = *(const float4 *)(w + (int64_t)output * hidden + c + t % 4 * 4);
+        __syncthreads();
+        for (int j = 0; j < 4; j++) {
+            stage->u[t % 4 * 4 + j][t / 4] = (&x[0].x)[j];
+            stage->u[t % 4 * 4 + j][t / 4 + 32] = (&x[1].x)[j];
+            stage->w[t % 4 * 4 + j][t / 4] = (&y.x)[j];
+        }
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < ROUTER_STEP; k++) {
+            float4 a = *(const float4 *)&stage->u[k][row], b = *(const float4 *)&stage->w[k][col];
+            const float av[4] = {a.x, a.y, a.z, a.w}, bv[4] = {b.x, b.y, b.z, b.w};
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++) acc[i][j] = fmaf(av[i], bv[j], acc[i][j]);
+        }
+    }
+    __syncthreads();
+    for (int i = 0; part > 0 && i < 4; i++)
+        for (int j = 0; j < 4; j++) shared.sums[part - 1][row + i][col + j] = acc[i][j];
+    __syncthreads();
+    if (part > 0) return;
+    for (int i = 0; i < 4; i++) {
+        for (int j = 0; j < 4; j++) {
+            float v = acc[i][j];
+            for (int p = 0; p < ROUTER_PARTS - 1; p++) v += shared.sums[p][row + i][col + j];
+            if (token0 + row + i < n_tokens && output0 + col + j < n_outputs)
+                logits[(int64_t)(token0 + row + i) * n_outputs + output0 + col + j] = v;
+        }
+    }
+}
+
+cudaError_t launch_router_logits(const float *u, const float *w, int32_t n_tokens,
+                                 int32_t n_outputs, int32_t hidden, float *logits,
+                                 cudaStream_t stream)
+{
+    dim3 grid((unsigned)ceil_div(n_tokens, ROUTER_TOKENS),
+              (unsigned)ceil_div(n_outputs, ROUTER_OUTPUTS));
+    router_kernel<<<grid, 512, 0, stream>>>(u, w, n_tokens, n_outputs, hidden, logits);
+    return cudaGetLastError();
+}
+
+/* ---- the choice ---- */
+
+enum { TOP_K_MAX_EXPERTS = 1024, TOP_K_MAX = 64 };
+
+/* Larger first, equal ones lower index first, NaN after all numbers: as a number to maximise. The
+ * order of floats as integers, then the index. */
+static __device__ __forceinline__ uint64_t rank_key(float v, int32_t index)
+{
+    uint32_t bits = __float_as_uint(v == 0 ? 0.0f : v);
+    bits = isnan(v) ? 0 : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return (uint64_t)bits << 32 | (uint32_t)~index;
+}
+
+/* A warp a token. */
+static __global__ void top_k_kernel(const float *logits, int64_t stride, int32_t n_tokens,
+                                    int32_t n_experts, int32_t k, int32_t *experts, float *weights,
+                                    float *shared_scale)
+{
+    enum { PER_LANE = TOP_K_MAX_EXPERTS / 32 };
+    int32_t t = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (t >= n_tokens) return;
+    const float *row = logits + t * stride;
+    uint64_t keys[PER_LANE];
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+        int32_t e = i * 32 + lane;
+        keys[i] = e < n_experts ? rank_key(row[e], e) : 0;
+    }
+    float largest = 0, sum = 0, mine[TOP_K_MAX / 32] = {};
+    uint64_t limit = ~(uint64_t)0;
+    for (int32_t s = 0; s < k; s++) {
+        uint64_t best = 0;
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++)
+            if (i * 32 < n_experts && keys[i] < limit && keys[i] > best) best = keys[i];
+        for (int i = 16; i > 0; i >>= 1) {
+            uint64_t other = __shfl_xor_sync(0xffffffffu, best, i);
+            best = other > best ? other : best;
+        }
+        limit = best;
+        int32_t e = (int32_t) ~(uint32_t)best;
+        float v = row[e];
+        if (s == 0) largest = v;
+        float p = expf(v - largest);
+        sum += p;
+        if (lane == s % 32) mine[s / 32] = p;
+        if (lane == 0) experts[(int64_t)t * k + s] = e;
+    }
+    for (int i = 0; i < TOP_K_MAX / 32; i++)
+        if (i * 32 + lane < k) weights[(int64_t)t * k + i * 32 + lane] = mine[i] / sum;
+    if (lane == 0) shared_scale[t] = sigmoid(row[n_experts]);
+}
+
+cudaError_t launch_router_top_k(const float *logits, int64_t logits_stride, int32_t n_tokens,
+                                int32_t n_experts, int32_t k, int32_t *experts, float *weights,
+                                float *shared_scale, cudaStream_t stream)
+{
+    top_k_kernel<<<(unsigned)ceil_div(n_tokens, 4), 128, 0, stream>>>(
+        logits, logits_stride, n_tokens, n_experts, k, experts, weights, shared_scale);
+    return cudaGetLastError();
+}
+
+/* ---- the plan: a counting sort in three launches ---- */
+
+static int32_t plan_blocks(int32_t n_tokens, int32_t k)
+{
+    return ceil_div((int64_t)n_tokens * k, MOE_PLAN_SLOTS);
+}
+
+static int32_t plan_max_tiles(int32_t n_tokens, int32_t n_experts, int32_t k)
+{
+    return (int32_t)((int64_t)n_tokens * (k + 1) / MOE_TILE_ROWS) + n_experts + 1;
+}
+
+/* Rounded up to 256 bytes. */
+static int64_t piece_bytes(int64_t n, size_t element_bytes)
+{
+    return (n * (int64_t)element_bytes + 255) / 256 * 256;
+}
+
+int64_t moe_plan_bytes(int32_t max_tokens, int32_t n_experts, int32_t k)
+{
+    int64_t slots = (int64_t)max_tokens * k;
+    return piece_bytes(slots, 4) + piece_bytes(slots + max_tokens, 4) +
+           piece_bytes(n_experts + 1, 4) +
+           piece_bytes((int64_t)(plan_blocks(max_tokens, k)) * n_experts, 4) +
+           piece_bytes(plan_max_tiles(max_tokens, n_experts, k), sizeof(moe_tile)) +
+           piece_bytes(1, 4);
+}
+
+void moe_plan_init(moe_plan *plan, void *memory, int32_t max_tokens, int32_t n_experts, int32_t k,
+                   bool has_shared)
+{
+    char *at = (char *)memory;
+    int64_t slots = (int64_t)max_tokens * k;
+    plan->max_tokens = max_tokens;
+    plan->n_experts = n_experts;
+    plan->k = k;
+    plan->has_shared = has_shared;
+    plan->max_tiles = plan_max_tiles(max_tokens, n_experts, k);
+    plan->row_of_slot = (int32_t *)at;
+    at += piece_bytes(slots, 4);
+    plan->token_of_row = (int32_t *)at;
+    at += piece_bytes(slots + max_tokens, 4);
+    plan->offsets = (int32_t *)at;
+    at += piece_bytes(n_experts + 1, 4);
+    plan->counts = (int32_t *)at;
+    at += piece_bytes((int64_t)plan_blocks(max_tokens, k) * n_experts, 4);
+    plan->tiles = (moe_tile *)at;
+    at += piece_bytes(plan->max_tiles, sizeof(moe_tile));
+    plan->n_tiles = (int32_t *)at;
+}
+
+static __global__ void plan_count_kernel(moe_plan plan, const int32_t *experts, int32_t n_slots)
+{
+    __shared__ int32_t counts[TOP_K_MAX_EXPERTS];
+    for (int32_t e = threadIdx.x; e < plan.n_experts; e += blockDim.x) counts[e] = 0;
+    __syncthreads();
+    int32_t i = blockIdx.x * MOE_PLAN_SLOTS + threadIdx.x;
+    if (i < n_slots) atomicAdd(&counts[experts[i]], 1);
+    __syncthreads();
+    for (int32_t e = threadIdx.x; e < plan.n_experts; e += blockDim.x)
+        plan.counts[(int64_t)blockIdx.x * plan.n_experts + e] = counts[e];
+}
+
+/* Sums before the thread's own values, over 1,024 threads: of v.x and v.y; the totals in *total. */
+static __device__ int2 block_scan(int2 v, int2 *total)
+{
+    __shared__ int2 sums[32];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int2 s = v;
+    for (int i = 1; i < 32; i <<= 1) {
+        int x = __shfl_up_sync(0xffffffffu, s.x, i), y = __shfl_up_sync(0xffffffffu, s.y, i);
+        if (lane >= i) s.x += x, s.y += y;
+    }
+    if (lane == 31) sums[warp] = s;
+    __syncthreads();
+    int2 before = {0, 0};
+    *total = before;
+    for (int i = 0; i < 32; i++) {
+        if (i == warp) before = *total;
+        total->x += sums[i].x;
+        total->y += sums[i].y;
+    }
+    return make_int2(before.x + s.x - v.x, before.y + s.y - v.y);
+}
+
+/* One block, a thread an expert. */
+static __global__ void __launch_bounds__(1024)
+    plan_scan_kernel(moe_plan plan, int32_t n_blocks, int32_t n_tokens)
+{
+    int32_t e = threadIdx.x, n = 0;
+    if (e < plan.n_experts) {
+        int32_t *counts = plan.counts + e;
+#pragma unroll 8
+        for (int32_t b = 0; b < n_blocks; b++) {
+            int32_t c = counts[(int64_t)b * plan.n_experts];
+            counts[(int64_t)b * plan.n_experts] = n;
+            n += c;
+        }
+    }
+    int2 total;
+    int2 first = block_scan(make_int2(n, ceil_div(n, MOE_TILE_ROWS)), &total);
+    if (e < plan.n_experts) plan.offsets[e] = first.x;
+    for (int32_t i = 0; i * MOE_TILE_ROWS < n; i++)
+        plan.tiles[first.y + i] =
+            moe_tile{e, first.x + i * MOE_TILE_ROWS, min(MOE_TILE_ROWS, n - i * MOE_TILE_ROWS)};
+    int32_t n_shared = plan.has_shared ? ceil_div(n_tokens, MOE_TILE_ROWS) : 0;
+    for (int32_t i = e; i < n_shared; i += blockDim.x)
+        plan.tiles[total.y + i] = moe_tile{plan.n_experts, total.x + i * MOE_TILE_ROWS,
+                                           min(MOE_TILE_ROWS, n_tokens - i * MOE_TILE_ROWS)};
+    if (e == 0) {
+        plan.offsets[plan.n_experts] = total.x;
+        *plan.n_tiles = total.y + n_shared;
+    }
+}
+
+static __global__ void plan_place_kernel(moe_plan plan, const int32_t *experts, int32_t n_slots,
+                                         int32_t n_tokens)
+{
+    __shared__ int32_t block_experts[MOE_PLAN_SLOTS];
+    int32_t i = blockIdx.x * MOE_PLAN_SLOTS + threadIdx.x;
+    int32_t e = i < n_slots ? experts[i] : -1;
+    block_experts[threadIdx.x] = e;
+    __syncthreads();
+    if (e >= 0) {
+        int32_t rank = 0;
+        for (int j = 0; j < (int)threadIdx.x; j++) rank += block_experts[j] == e;
+        int32_t row =
+            plan.offsets[e] + plan.counts[(int64_t)blockIdx.x * plan.n_experts + e] + rank;
+        plan.row_of_slot[i] = row;
+        plan.token_of_row[row] = i / plan.k;
+    }
+    if (i < n_tokens) plan.token_of_row[n_slots + i] = i;
+}
+
+cudaError_t launch_moe_plan(const moe_plan *plan, const int32_t *experts, int32_t n_tokens,
+                            cudaStream_t stream)
+{
+    int32_t n_slots = n_tokens * plan->k, n_blocks = plan_blocks(n_tokens, plan->k);
+    plan_count_kernel<<<n_blocks, MOE_PLAN_SLOTS, 0, stream>>>(*plan, experts, n_slots);
+    plan_scan_kernel<<<1, 1024, 0, stream>>>(*plan, n_blocks, n_tokens);
+    plan_place_kernel<<<n_blocks, MOE_PLAN_SLOTS, 0, stream>>>(*plan, experts, n_slots, n_tokens);
+    return cudaGetLastError();
+}
+
+/* ---- the sum over a token's experts, and the norms ---- */
+
+enum { NORM_THREADS = 256, NORM_VECTORS = 8 }; /* rows of up to 256 * 8 * 4 elements */
+
+typedef struct norm_output {
+    const float *factor; /* NULL: no norm */
+    float eps;
+    __half *u16;
+    float *u32;
+    int32_t *bad;
+    int32_t layer;
+} norm_output;
+
+/* Norms the row of a block whose vectors of four are v[i] at threadIdx.x + 256 i. */
+static __device__ void norm_row(const norm_output &out, const float4 (&v)[NORM_VECTORS],
+                                int32_t hidden)
+{
+    __shared__ float sums[NORM_THREADS / 32];
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < NORM_VECTORS; i++)
+        sum += v[i].x * v[i].x + v[i].y * v[i].y + (v[i].z * v[i].z + v[i].w * v[i].w);
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
+    __syncthreads();
+    sum = 0;
+    for (int i = 0; i < NORM_THREADS / 32; i++) sum += sums[i];
+    float mean = sum / (float)hidden, r = 1.0f / sqrtf(mean + out.eps);
+    int32_t t = blockIdx.x;
+    if (threadIdx.x == 0 && out.bad && !isfinite(mean) && out.bad[t] < 0) out.bad[t] = out.layer;
+#pragma unroll
+    for (int i = 0; i < NORM_VECTORS; i++) {
+        int32_t c = (threadIdx.x + i * NORM_THREADS) * 4;
+        if (c >= hidden) break;
+        float4 f = *(const float4 *)(out.factor + c), u;
+        u.x = v[i].x * r * f.x, u.y = v[i].y * r * f.y;
+        u.z = v[i].z * r * f.z, u.w = v[i].w * r * f.w;
+        if (out.u32) *(float4 *)(out.u32 + (int64_t)t * hidden + c) = u;
+        if (out.u16)
+            *(uint2 *)(out.u16 + (int64_t)t * hidden + c) =
+                make_uint2(half2_bits(__halves2half2(to_half(u.x), to_half(u.y))),
+                           half2_bits(__halves2half2(to_half(u.z), to_half(u.w))));
+    }
+}
+
+static __global__ void __launch_bounds__(NORM_THREADS)
+    rmsnorm_kernel(const float *x, int32_t hidden, norm_output out)
+{
+    float4 v[NORM_VECTORS];
+#pragma unroll
+    for (int i = 0; i < NORM_VECTORS; i++) {
+        int32_t c = (threadIdx.x + i * NORM_THREADS) * 4;
+        v[i] = c < hidden ? *(const float4 *)(x + (int64_t)blockIdx.x * hidden + c) : float4{};
+    }
+    norm_row(out, v, hidden);
+}
+
+cudaError_t launch_rmsnorm(const float *x, const float *factor, int32_t n_tokens, int32_t hidden,
+                           float eps, __half *u16, float *u32, int32_t *bad, int32_t layer,
+                           cudaStream_t stream)
+{
+    norm_output out = {factor, eps, u16, u32, bad, layer};
+    rmsnorm_kernel<<<(unsigned)n_tokens, NORM_THREADS, 0, stream>>>(x, hidden, out);
+    return cudaGetLastError();
+}
+
+static __device__ __forceinline__ void add_scaled(float4 &v, float scale, const float *y)
+{
+    float4 d = __ldcs((const float4 *)y);
+    v.x = fmaf(scale, d.x, v.x), v.y = fmaf(scale, d.y, v.y);
+    v.z = fmaf(scale, d.z, v.z), v.w = fmaf(scale, d.w, v.w);
+}
+
+static __global__ void __launch_bounds__(NORM_THREADS)
+    combine_kernel(moe_plan plan, int32_t n_tokens, int32_t hidden, const float *weights,
+                   const float *shared_scale, const float *y, const float *shared, float *x,
+                   norm_output out)
+{
+    int64_t t = blockIdx.x;
+    const float *shared_row =
+        plan.has_shared ? y + ((int64_t)n_tokens * plan.k + t) * hidden : shared + t * hidden;
+    float4 v[NORM_VECTORS];
+#pragma unroll
+    for (int i = 0; i < NORM_VECTORS; i++) {
+        int32_t c = (threadIdx.x + i * NORM_THREADS) * 4;
+        v[i] = float4{};
+        if (c >= hidden) continue;
+        v[i] = *(const float4 *)(x + t * hidden + c);
+#pragma unroll 8
+        for (int32_t s = 0; s < plan.k; s++)
+            add_scaled(v[i], weights[t * plan.k + s],
+                       y + (int64_t)plan.row_of_slot[t * plan.k + s] * hidden + c);
+        add_scaled(v[i], shared_scale[t], shared_row + c);
+        *(float4 *)(x + t * hidden + c) = v[i];
+    }
+    if (out.factor) norm_row(out, v, hidden);
+}
+
+cudaError_t launch_moe_combine(const moe_plan *plan, int32_t n_tokens, int32_t hidden,
+                               const float *weights, const float *shared_scale, const float *y,
+                               const float *shared, float *x, const float *factor, float eps,
+                               __half *u16, float *u32, int32_t *bad, int32_t layer,
+                               cudaStream_t stream)
+{
+    norm_output out = {factor, eps, u16, u32, bad, layer};
+    combine_kernel<<<(unsigned)n_tokens, NORM_THREADS, 0, stream>>>(
+        *plan, n_tokens, hidden, weights, shared_scale, y, shared, x, out);
+    return cudaGetLastError();
+}
