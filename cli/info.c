@@ -102,8 +102,6 @@ static calla_status gather(gathering *g, calla_error *err)
     calla_status status = calla_checkpoint_inspect(r->model, &r->checkpoint, take_tensor, g, err);
     if (status != CALLA_OK) return status;
     drop_empty_parts(r);
-    int32_t most = r->checkpoint.max_positions;
-    r->n_ctx = o->n_ctx ? o->n_ctx : most < 8192 ? most : 8192;
     return calla_engine_plan(r->model, o, &r->plan, err);
 }
 
@@ -165,7 +163,7 @@ static void print_plan(FILE *out, const info_report *r)
         {"total", p->total_bytes},
     };
     char text[32];
-    fprintf(out, "memory for a context of %d tokens\n", r->n_ctx);
+    fprintf(out, "memory for a context of %d tokens\n", p->n_ctx);
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
         fprintf(out, "  %-20s %12s\n", lines[i].name, bytes_text(lines[i].bytes, text));
     int64_t ram = r->machine.ram_bytes;

@@ -10,7 +10,6 @@ enum { INFO_PARTS = 10 };
 
 typedef struct info_report {
     const char *model; /* directory, or NULL: the machine alone */
-    int32_t n_ctx;     /* the plan's */
     calla_checkpoint_info checkpoint;
     struct info_part {
         const char *name;

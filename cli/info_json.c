@@ -61,12 +61,11 @@ static json_t *checkpoint_json(const info_report *r)
 static json_t *plan_json(const info_report *r)
 {
     const calla_memory_plan *p = &r->plan;
-    return json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "n_ctx", (int)r->n_ctx,
-                     "weights_bytes", (json_int_t)p->weights_bytes, "prepared_bytes",
-                     (json_int_t)p->prepared_bytes, "kv_bytes", (json_int_t)p->kv_bytes,
-                     "state_bytes", (json_int_t)p->state_bytes, "snapshot_bytes",
-                     (json_int_t)p->snapshot_bytes, "scratch_bytes", (json_int_t)p->scratch_bytes,
-                     "total_bytes", (json_int_t)p->total_bytes);
+    return json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "n_ctx", p->n_ctx, "weights_bytes",
+                     (json_int_t)p->weights_bytes, "prepared_bytes", (json_int_t)p->prepared_bytes,
+                     "kv_bytes", (json_int_t)p->kv_bytes, "state_bytes", (json_int_t)p->state_bytes,
+                     "snapshot_bytes", (json_int_t)p->snapshot_bytes, "scratch_bytes",
+                     (json_int_t)p->scratch_bytes, "total_bytes", (json_int_t)p->total_bytes);
 }
 
 static json_t *machine_json(const calla_machine_info *m)

@@ -101,6 +101,7 @@ typedef struct calla_memory_plan {
     int64_t snapshot_bytes; /* snapshot budget */
     int64_t scratch_bytes;  /* activations and logits */
     int64_t total_bytes;    /* the sum */
+    int32_t n_ctx;          /* tokens of context all of this is for */
 } calla_memory_plan;
 
 typedef struct calla_engine_info {
@@ -185,7 +186,8 @@ typedef struct calla_sampled {
 
 /* ---- session ---- */
 
-/* How a long call is watched: `cancel` is polled per layer, `progress` is called per chunk. */
+/* How a long call is watched: `cancel` is polled per layer of a prompt and before each decode step
+ * (a single token is short), `progress` is called per chunk. */
 typedef struct calla_control {
     const atomic_bool *cancel; /* NULL = never */
     void (*progress)(void *user, int64_t done, int64_t total);

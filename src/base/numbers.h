@@ -41,15 +41,15 @@ static inline float f16_to_f32(uint16_t x)
     return f;
 }
 
-/* Round to nearest even; values beyond 65504 clamp to it (a KV element must stay finite); NaN stays
- * NaN. */
+/* Round to nearest even; finite values beyond 65504 clamp to it (a KV element must stay finite).
+ * NaN stays NaN and an infinity becomes one: it must not pass for a number. */
 static inline uint16_t f32_to_f16(float x)
 {
     uint32_t u;
     memcpy(&u, &x, sizeof u);
     uint16_t sign = (uint16_t)((u >> 16) & 0x8000u);
     u &= 0x7fffffffu;
-    if (u > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
+    if (u >= 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
     if (u >= 0x477ff000u) return (uint16_t)(sign | 0x7bffu);
     if (u < 0x38800000u) { /* subnormal half: let an f32 addition do the rounding */
         float f;

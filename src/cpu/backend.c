@@ -49,7 +49,8 @@ static calla_status cpu_plan(const model_weights *weights, const backend_options
     CALLA_TRY(mem_alloc(1, sizeof(backend), "backend", &memory, err));
     backend *b = memory;
     calla_status status = prepare_open(b, weights, options, err);
-    if (status == CALLA_OK && (b->store.kv_memory.overflow || b->store.state_memory.overflow ||
+    if (status == CALLA_OK && (b->prepared.memory.overflow || b->store.kv_memory.overflow ||
+                               b->store.state_memory.overflow ||
                                b->store.snapshot_memory.overflow || b->scratch.memory.overflow))
         status = error_set(err, CALLA_ERR_MEMORY, "the memory plan's size overflows");
     if (status == CALLA_OK) read_plan(b, plan);

@@ -1,8 +1,6 @@
 /* The MoE of a decode step (MODEL.md 3.8). Rows that chose the same expert read it once. */
 #include "cpu/cpu.h"
 
-#include <math.h>
-
 typedef struct moe_step {
     backend *b;
     decode_scratch *d;
@@ -148,7 +146,7 @@ static void down_part(void *context, int64_t begin, int64_t end, int thread)
                                d->weights[i * k + s], n_rows);
         float gate = d->router[(size_t)t->n * (size_t)c->n_experts + (size_t)i];
         t->b->k.add_scaled(x, row_of(d->shared_down, i, c->hidden_size) + begin,
-                           1.0f / (1.0f + expf(-gate)), n_rows);
+                           sigmoid_finite(gate), n_rows);
     }
 }
 

@@ -5,10 +5,6 @@
 
 #include <math.h>
 
-static inline float sigmoid(float x)
-{
-    return 1.0f / (1.0f + expf(-x));
-}
 static inline float silu(float x)
 {
     return x / (1.0f + expf(-x));
@@ -21,20 +17,20 @@ static inline float softplus(float x)
 float rmsnorm_c(const float *x, const float *factor, int32_t n, float eps, float *out)
 {
     float mean = lanes_dot(x, x, n) / (float)n;
-    float r = 1.0f / sqrtf(mean + eps);
+    float r = inverse_root_finite(mean + eps);
     for (int32_t i = 0; i < n; i++) out[i] = x[i] * r * factor[i];
     return mean;
 }
 
 void l2norm_c(float *x, float scale)
 {
-    float r = scale / sqrtf(lanes_dot(x, x, GDN_HEAD_DIM) + 1e-6f);
+    float sum = lanes_dot(x, x, GDN_HEAD_DIM) + 1e-6f, r = scale / sqrtf(sum) + (sum - sum);
     for (int i = 0; i < GDN_HEAD_DIM; i++) x[i] *= r;
 }
 
 void gated_norm_c(const float *o, const float *z, const float *factor, float eps, float *out)
 {
-    float r = 1.0f / sqrtf(lanes_dot(o, o, GDN_HEAD_DIM) / GDN_HEAD_DIM + eps);
+    float r = inverse_root_finite(lanes_dot(o, o, GDN_HEAD_DIM) / GDN_HEAD_DIM + eps);
     for (int i = 0; i < GDN_HEAD_DIM; i++) out[i] = factor[i] * (o[i] * r) * silu(z[i]);
 }
 
@@ -52,8 +48,9 @@ void gdn_gates_c(const float *a, const float *b, const float *neg_exp_a, const f
                  int32_t n, float *decay, float *beta)
 {
     for (int32_t h = 0; h < n; h++) {
-        decay[h] = expf(neg_exp_a[h] * softplus(a[h] + dt_bias[h]));
-        beta[h] = sigmoid(b[h]);
+        float x = a[h] + dt_bias[h];
+        decay[h] = expf(neg_exp_a[h] * softplus(x)) + (x - x); /* as sigmoid_finite */
+        beta[h] = sigmoid_finite(b[h]);
     }
 }
 
@@ -74,7 +71,7 @@ void swiglu_c(const float *gate, const float *up, int32_t n, float *out)
 
 void sigmoid_gate_c(float *x, const float *gate, int32_t n)
 {
-    for (int32_t i = 0; i < n; i++) x[i] *= sigmoid(gate[i]);
+    for (int32_t i = 0; i < n; i++) x[i] *= sigmoid_finite(gate[i]);
 }
 
 void add_scaled_c(float *y, const float *x, float scale, int32_t n)
@@ -102,6 +99,7 @@ void router_top_k_c(const float *logits, int32_t n, int32_t k, int32_t *experts,
         experts[s] = best;
     }
     float sum = 0;
+    for (int32_t i = 0; i < n; i++) sum += logits[i] - logits[i]; /* 0, or NaN */
     for (int32_t s = 0; s < k; s++) {
         weights[s] = expf(logits[experts[s]] - logits[experts[0]]);
         sum += weights[s];

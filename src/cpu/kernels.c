@@ -1,6 +1,7 @@
 #include "cpu/kernels.h"
 #include "base/cpu_features.h"
 
+#include <pthread.h>
 #include <string.h>
 
 static void use_c(cpu_kernels *k)
@@ -114,19 +115,24 @@ static bool machine_has(const struct instruction_set *s)
     return (cpu_features() & s->features) == s->features;
 }
 
+static const char *isa_names[sizeof instruction_sets / sizeof instruction_sets[0] + 4];
+
+static void list_isa_names(void)
+{
+    int n = 0;
+    isa_names[n++] = "auto";
+    isa_names[n++] = "f32";
+    isa_names[n++] = "c";
+    isa_names[n++] = "c-bf16";
+    for (const struct instruction_set *s = instruction_sets; s->name; s++)
+        if (machine_has(s)) isa_names[n++] = s->name;
+}
+
 const char *const *cpu_isa_names(void)
 {
-    /* Every call writes the same. */
-    static const char *names[sizeof instruction_sets / sizeof instruction_sets[0] + 4];
-    int n = 0;
-    names[n++] = "auto";
-    names[n++] = "f32";
-    names[n++] = "c";
-    names[n++] = "c-bf16";
-    for (const struct instruction_set *s = instruction_sets; s->name; s++)
-        if (machine_has(s)) names[n++] = s->name;
-    names[n] = NULL;
-    return names;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, list_isa_names);
+    return isa_names;
 }
 
 static calla_status unknown_isa(const char *isa, calla_error *err)

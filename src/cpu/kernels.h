@@ -17,6 +17,8 @@
 
 #include "model/weights.h"
 
+#include <math.h>
+
 enum {
     GEMV_MAX_INPUTS = 8,     /* input rows of one gemv call: BACKEND_MAX_SEQUENCES */
     ATTENTION_MAX_ROWS = 32, /* query rows of one attention_block call */
@@ -90,6 +92,17 @@ typedef void gemm_fn(const matrix *w, int32_t begin, int32_t end, const void *pa
 
 /* ---- norms and elementwise ---- */
 
+/* What would turn an infinity into an ordinary number gives NaN instead: a gate that has overflowed
+ * must not look like one that is open or shut. (x - x is 0 for finite x.) */
+static inline float sigmoid_finite(float x)
+{
+    return 1.0f / (1.0f + expf(-x)) + (x - x);
+}
+static inline float inverse_root_finite(float x)
+{
+    return 1.0f / sqrtf(x) + (x - x);
+}
+
 /* out[i] = x[i] * r * factor[i], r = 1 / sqrt(mean square + eps); returns the mean square, which is
  * not finite if any x[i] is not. n a multiple of 8. 4 n operations. out may be x. */
 typedef float rmsnorm_fn(const float *x, const float *factor, int32_t n, float eps, float *out);
@@ -124,12 +137,12 @@ typedef void sigmoid_gate_fn(float *x, const float *gate, int32_t n);
 typedef void add_scaled_fn(float *y, const float *x, float scale, int32_t n);
 
 /* The k largest of logits[n], largest first, ties to the lower index, and their softmax among
- * themselves (MODEL.md 3.8 step 2). Indices are valid and distinct even if there are NaNs. */
+ * themselves (MODEL.md 3.8 step 2). If any of the n logits is not finite the indices are still
+ * valid and distinct, and the weights NaN. */
 typedef void router_top_k_fn(const float *logits, int32_t n, int32_t k, int32_t *experts,
                              float *weights); // [k] each
 
-/* Elements to and from a KV cache of IEEE half; magnitudes beyond 65504 clamp. n a multiple of 8.
- */
+/* Elements of a KV cache of IEEE half, as f32_to_f16 in base/numbers.h. n a multiple of 8. */
 typedef void f32_to_f16_fn(const float *x, int32_t n, uint16_t *out);
 
 /* ---- Gated DeltaNet recurrence (MODEL.md 3.5) ---- */

@@ -3,7 +3,6 @@
  * depend on its neighbours. */
 #include "cpu/cpu.h"
 
-#include <math.h>
 #include <string.h>
 
 typedef struct moe_chunk {
@@ -39,7 +38,7 @@ static void route_part(void *context, int64_t begin, int64_t end, int thread)
             if (t->b->route)
                 t->b->route(t->b->route_user, t->layer, t->first + first + i, row, experts,
                             weights);
-            t->p->shared_scale[first + i] = 1.0f / (1.0f + expf(-row[n_experts]));
+            t->p->shared_scale[first + i] = sigmoid_finite(row[n_experts]);
         }
     }
 }

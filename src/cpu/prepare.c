@@ -40,8 +40,10 @@ static void fill_gdn(const model_config *c, prepared_layer *l, const gdn_weights
         for (int32_t t = 0; t < CONV_TAPS; t++)
             l->conv[t * c->conv_channels + n] = vector_at(&w->conv, n * CONV_TAPS + t);
     for (int32_t h = 0; h < c->n_value_heads; h++) {
-        /* Finite, because it meets a softplus that may be 0 and inf * 0 is NaN. */
-        l->neg_exp_a[h] = -fminf(expf(vector_at(&w->a_log, h)), FLT_MAX);
+        /* Finite, because it meets a softplus that may be 0 and inf * 0 is NaN; but not where the
+         * weight itself is not. */
+        float a_log = vector_at(&w->a_log, h);
+        l->neg_exp_a[h] = isfinite(a_log) ? -fminf(expf(a_log), FLT_MAX) : NAN;
         l->dt_bias[h] = vector_at(&w->dt_bias, h);
     }
     fill_norm(l->gdn_norm, &w->norm);

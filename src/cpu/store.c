@@ -34,8 +34,11 @@ void store_take(backend *b)
 calla_status store_init(backend *b, calla_error *err)
 {
     store *s = &b->store;
-    int32_t n = b->options.n_sequences * s->max_blocks + b->options.n_snapshots;
-    CALLA_TRY(block_pool_init(&s->pool, n, err));
+    int64_t n = (int64_t)b->options.n_sequences * s->max_blocks + b->options.n_snapshots;
+    if (n > INT32_MAX)
+        return error_set(err, CALLA_ERR_MEMORY, "KV cache of %lld blocks, more than the %d allowed",
+                         (long long)n, INT32_MAX);
+    CALLA_TRY(block_pool_init(&s->pool, (int32_t)n, err));
     for (int32_t i = 0; i < b->options.n_sequences; i++) {
         s->sequences[i].at.state = s->states + (size_t)i * s->state_floats;
         s->sequences[i].at.blocks = s->sequence_blocks + (size_t)i * (size_t)s->max_blocks;

@@ -89,6 +89,7 @@ static calla_status plan_backend(const backend_ops *ops, const model_weights *we
     plan->scratch_bytes +=
         sampler_bytes(n_vocab) + b->n_sequences * session_bytes(b->n_ctx, n_vocab);
     plan->total_bytes = plan_sum(plan);
+    plan->n_ctx = b->n_ctx;
     return CALLA_OK;
 }
 

@@ -4,6 +4,7 @@
 #include "base/philox.h"
 
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -79,7 +80,6 @@ static calla_status check_range(const char *name, float value, float low, float 
                      (double)value, (double)low, (double)high);
 }
 
-/* The bounds keep every sum and product below far from f32's range. */
 calla_status sampling_check(const calla_sampling *p, int32_t n_tokens, calla_error *err)
 {
     CALLA_TRY(check_range("temperature", p->temperature, 0, 100, err));
@@ -148,7 +148,8 @@ static void apply_penalties(float *values, int32_t n, const calla_sampling *p,
         float x = values[token];
         x = x > 0 ? x / repetition : x * repetition;
         x -= p->frequency_penalty * (float)generated->counts[token];
-        values[token] = x - p->presence_penalty;
+        x -= p->presence_penalty;
+        values[token] = x < FLT_MAX ? x : FLT_MAX; /* no infinity out of an absurd logit */
     }
 }
 

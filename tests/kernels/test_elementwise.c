@@ -140,6 +140,45 @@ static void test_gdn_gates(void **state)
     }
 }
 
+/* Gates and norms show what is not finite, and squares that leave f32's range. */
+static void test_not_finite(void **state)
+{
+    (void)state;
+    enum { N = GDN_HEAD_DIM };
+    static const float bad[] = {NAN, INFINITY, -INFINITY, 1e30f};
+    for (int v = 0; v < n_variants; v++)
+        for (int i = 0; i < 4; i++) {
+            const float one = 1, minus = -1, *b = &bad[i];
+            float decay, beta;
+            if (i < 3) {
+                variants[v].gdn_gates(b, &one, &minus, &one, 1, &decay, &beta);
+                assert_true(!isfinite(decay) && isfinite(beta));
+                variants[v].gdn_gates(&one, b, &minus, &one, 1, &decay, &beta);
+                assert_true(isfinite(decay) && !isfinite(beta));
+            }
+            float *x = guarded_floats(N), *z = guarded_floats(N), *w = guarded_floats(N);
+            float *out = guarded_floats(N);
+            for (int kind = 0; kind < 3; kind++) {
+                fill(x, N, FILL_NORMAL, 1);
+                fill(z, N, FILL_NORMAL, 2);
+                fill(w, N, FILL_NORMAL, 3);
+                x[77] = *b;
+                if (kind == 0)
+                    variants[v].rmsnorm(x, w, N, 1e-6f, out);
+                else if (kind == 1)
+                    variants[v].gated_norm(x, z, w, 1e-6f, out);
+                else
+                    variants[v].l2norm(memcpy(out, x, N * sizeof *x), 1);
+                for (int j = 0; j < N; j++) assert_false(isfinite(out[j]));
+            }
+            fill(x, N, FILL_NORMAL, 1);
+            z[3] = *b;
+            variants[v].gated_norm(x, z, w, 1e-6f, out);
+            assert_int_equal(isfinite(out[3]), isfinite(*b));
+            guarded_check();
+        }
+}
+
 static void test_rope(void **state)
 {
     (void)state;
@@ -193,13 +232,23 @@ static void test_activations(void **state)
             assert_near((double)out[i], y, 1e-6 * fabs(y) + 1e-37,
                         text("%s sigmoid of %g", variants[v].isa, (double)gate[i]));
         }
-        gate[16] = NAN;
-        up[17] = INFINITY;
-        memcpy(out, up, N * sizeof(float));
-        variants[v].sigmoid_gate(out, gate, N);
-        assert_false(isfinite(out[16]) || isfinite(out[17]));
-        variants[v].swiglu(gate, up, N, out);
-        assert_false(isfinite(out[16]) || isfinite(out[17]));
+        /* What is not finite shows, in the body and in the tail, and nowhere else. */
+        static const int places[] = {16, 18, 20, 22, N - 7, N - 5, N - 3, N - 1};
+        static const float bad[] = {NAN, INFINITY, -INFINITY, NAN};
+        fill(gate, N, FILL_NORMAL, 2);
+        for (int i = 0; i < 8; i++) {
+            gate[places[i]] = bad[i % 4];
+            up[places[i] - 1] = bad[i % 4];
+        }
+        for (int kind = 0; kind < 2; kind++) {
+            memcpy(out, up, N * sizeof(float));
+            if (kind == 0)
+                variants[v].sigmoid_gate(out, gate, N);
+            else
+                variants[v].swiglu(gate, up, N, out);
+            for (int i = 0; i < N; i++)
+                assert_int_equal(!isfinite(out[i]), !isfinite(gate[i]) || !isfinite(up[i]));
+        }
         guarded_check();
     }
 }
@@ -236,7 +285,6 @@ static void test_router_top_k(void **state)
                 logits[i] =
                     round % 2 ? (float)random_below(6, (uint64_t)round, (uint64_t)i)
                               : (float)random_below(1 << 20, (uint64_t)round, (uint64_t)i) * 1e-5f;
-            if (round % 5 == 1) logits[3] = -INFINITY;
             variants[v].router_top_k(logits, n, k, experts, weights);
             bool taken[MOST] = {false};
             double sum = 0;
@@ -256,23 +304,24 @@ static void test_router_top_k(void **state)
         }
 }
 
-/* NaNs: no crash, valid and distinct experts, and weights that show it. */
-static void test_router_nan(void **state)
+/* What is not finite: no crash, valid and distinct experts, and weights that show it. */
+static void test_router_not_finite(void **state)
 {
     (void)state;
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
     for (int v = 0; v < n_variants; v++)
-        for (int n_nan = 1; n_nan <= 16; n_nan++) {
+        for (int round = 0; round < 3 * 16; round++) {
             float logits[16], weights[8];
             int32_t experts[8];
             fill(logits, 16, FILL_NORMAL, 1);
-            for (int i = 0; i < n_nan; i++) logits[15 - i] = NAN;
+            for (int i = 0; i <= round / 3; i++) logits[15 - i] = bad[round % 3];
             variants[v].router_top_k(logits, 16, 8, experts, weights);
             bool taken[16] = {false};
             for (int s = 0; s < 8; s++) {
                 assert_true(experts[s] >= 0 && experts[s] < 16 && !taken[experts[s]]);
                 taken[experts[s]] = true;
             }
-            if (n_nan > 8) assert_true(isnan(weights[0]));
+            for (int s = 0; s < 8; s++) assert_true(isnan(weights[s]));
         }
 }
 
@@ -297,10 +346,13 @@ static void test_f32_to_f16(void **state)
             if (out[i] != f32_to_f16(x[i]))
                 fail_msg("%s: %a became %04x, not %04x", variants[v].isa, (double)x[i], out[i],
                          f32_to_f16(x[i]));
-        fill(x, 8, FILL_NORMAL, 1);
-        x[5] = NAN;
-        variants[v].f32_to_f16(x, 8, out);
-        assert_true(isnan(f16_to_f32(out[5])));
+        static const float bad[] = {NAN, INFINITY, -INFINITY};
+        for (int i = 0; i < 3 * 24; i++) { /* in every lane, and in a tail of half a vector */
+            fill(x, 24, FILL_NORMAL, 1);
+            x[i / 3] = bad[i % 3];
+            variants[v].f32_to_f16(x, 24, out);
+            for (int j = 0; j < 24; j++) assert_int_equal(isnan(f16_to_f32(out[j])), j == i / 3);
+        }
         guarded_check();
     }
 }
@@ -352,10 +404,11 @@ static void benches(void)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_rmsnorm),    cmocka_unit_test(test_head_norms),
-    cmocka_unit_test(test_conv_silu),  cmocka_unit_test(test_gdn_gates),
-    cmocka_unit_test(test_rope),       cmocka_unit_test(test_activations),
-    cmocka_unit_test(test_add_scaled), cmocka_unit_test(test_router_top_k),
-    cmocka_unit_test(test_router_nan), cmocka_unit_test(test_f32_to_f16),
+    cmocka_unit_test(test_rmsnorm),      cmocka_unit_test(test_head_norms),
+    cmocka_unit_test(test_conv_silu),    cmocka_unit_test(test_gdn_gates),
+    cmocka_unit_test(test_rope),         cmocka_unit_test(test_not_finite),
+    cmocka_unit_test(test_activations),  cmocka_unit_test(test_add_scaled),
+    cmocka_unit_test(test_router_top_k), cmocka_unit_test(test_router_not_finite),
+    cmocka_unit_test(test_f32_to_f16),
 };
 KERNEL_TEST_MAIN(tests, benches)

@@ -132,6 +132,22 @@ static void penalties_count_generated_tokens_and_change_greedy(void **state)
     token_counts_clear(&counts);
 }
 
+/* Logits near the end of f32's range are finite, and so is what penalties make of them. */
+static void penalties_stay_finite(void **state)
+{
+    (void)state;
+    float logits[V] = {0};
+    logits[10] = 3e38f, logits[11] = -3e38f;
+    token_counts_clear(&counts);
+    token_counts_add(&counts, 10);
+    token_counts_add(&counts, 11);
+    calla_sampling p = {.temperature = 1, .repetition_penalty = 0.01f, .presence_penalty = -100};
+    calla_sampled out = choose(logits, &p, 3);
+    assert_int_equal(out.token, 10);
+    assert_true(out.logprob == 0);
+    token_counts_clear(&counts);
+}
+
 static void bias_and_mask_restrict(void **state)
 {
     (void)state;
@@ -453,6 +469,7 @@ int main(void)
         cmocka_unit_test(padding_ids_are_never_chosen),
         cmocka_unit_test(logprobs_are_log_softmax_of_adjusted_logits),
         cmocka_unit_test(penalties_count_generated_tokens_and_change_greedy),
+        cmocka_unit_test(penalties_stay_finite),
         cmocka_unit_test(bias_and_mask_restrict),
         cmocka_unit_test(only_tokens_inside_all_filters_are_drawn),
         cmocka_unit_test(frequencies_follow_the_probabilities),

@@ -27,7 +27,7 @@ ALWAYS_INLINE float sum_of_squares(const float *x, int32_t n)
 float KERNEL(rmsnorm)(const float *x, const float *factor, int32_t n, float eps, float *out)
 {
     float mean = sum_of_squares(x, n) / (float)n;
-    float r = 1.0f / sqrtf(mean + eps);
+    float r = inverse_root_finite(mean + eps);
     vf scale = vf_set1(r);
     int32_t i = 0;
     for (; i + VL <= n; i += VL)
@@ -39,14 +39,14 @@ float KERNEL(rmsnorm)(const float *x, const float *factor, int32_t n, float eps,
 void KERNEL(l2norm)(float *x, float scale)
 {
     float sum = sum_of_squares(x, GDN_HEAD_DIM);
-    vf factor = vf_set1(scale / sqrtf(sum + 1e-6f));
+    vf factor = vf_set1(scale / sqrtf(sum + 1e-6f) + (sum - sum));
     for (int i = 0; i < GDN_HEAD_DIM; i += VL) vf_store(x + i, vf_mul(vf_load(x + i), factor));
 }
 
 void KERNEL(gated_norm)(const float *o, const float *z, const float *factor, float eps, float *out)
 {
     float sum = sum_of_squares(o, GDN_HEAD_DIM);
-    vf r = vf_set1(1.0f / sqrtf(sum / GDN_HEAD_DIM + eps));
+    vf r = vf_set1(inverse_root_finite(sum / GDN_HEAD_DIM + eps));
     for (int i = 0; i < GDN_HEAD_DIM; i += VL) {
         vf gate = vf_load(z + i);
         gate = vf_mul(gate, vf_sigmoid(gate));
@@ -91,9 +91,11 @@ void KERNEL(swiglu)(const float *gate, const float *up, int32_t n, float *out)
 void KERNEL(sigmoid_gate)(float *x, const float *gate, int32_t n)
 {
     int32_t i = 0;
-    for (; i + VL <= n; i += VL)
-        vf_store(x + i, vf_mul(vf_load(x + i), vf_sigmoid(vf_load(gate + i))));
-    for (; i < n; i++) x[i] *= 1.0f / (1.0f + expf(-gate[i]));
+    for (; i + VL <= n; i += VL) {
+        vf g = vf_load(gate + i), open = vf_add(vf_sigmoid(g), vf_sub(g, g));
+        vf_store(x + i, vf_mul(vf_load(x + i), open)); /* as sigmoid_finite */
+    }
+    for (; i < n; i++) x[i] *= sigmoid_finite(gate[i]);
 }
 
 void KERNEL(add_scaled)(float *y, const float *x, float scale, int32_t n)
@@ -104,16 +106,22 @@ void KERNEL(add_scaled)(float *y, const float *x, float scale, int32_t n)
     for (; i < n; i++) y[i] = fmaf(scale, x[i], y[i]);
 }
 
+/* Clamped to half's range; times 1, or NaN where x is not finite. */
+ALWAYS_INLINE vf clamp_to_f16(vf x)
+{
+    vf y = vf_min(vf_set1(65504.0f), vf_max(vf_set1(-65504.0f), x));
+    return vf_mul(y, vf_add(vf_set1(1.0f), vf_sub(x, x)));
+}
+
 void KERNEL(f32_to_f16)(const float *x, int32_t n, uint16_t *out)
 {
-    const vf limit = vf_set1(65504.0f), low = vf_set1(-65504.0f);
     int32_t i = 0;
-    for (; i + VL <= n; i += VL) vf_store_f16(out + i, vf_min(limit, vf_max(low, vf_load(x + i))));
+    for (; i + VL <= n; i += VL) vf_store_f16(out + i, clamp_to_f16(vf_load(x + i)));
     if (i < n) { /* half a vector where VL is 16 */
         _Alignas(64) float tail[VL] = {0};
         _Alignas(64) uint16_t halves[VL];
         for (int32_t j = i; j < n; j++) tail[j - i] = x[j];
-        vf_store_f16(halves, vf_min(limit, vf_max(low, vf_load(tail))));
+        vf_store_f16(halves, clamp_to_f16(vf_load(tail)));
         for (int32_t j = i; j < n; j++) out[j] = halves[j - i];
     }
 }
