@@ -15,8 +15,8 @@ static __global__ void rope_angles_kernel(int64_t first, int32_t n, const double
     sines[i] = (float)s;
 }
 
-cudaError_t launch_rope_angles(int64_t first, int32_t n_tokens, const double *inverse_frequencies,
-                               float *cosines, float *sines, cudaStream_t stream)
+cudaError_t prefill_rope_angles(int64_t first, int32_t n_tokens, const double *inverse_frequencies,
+                                float *cosines, float *sines, cudaStream_t stream)
 {
     rope_angles_kernel<<<(unsigned)ceil_div((int64_t)n_tokens * 32, 256), 256, 0, stream>>>(
         first, n_tokens, inverse_frequencies, cosines, sines);
@@ -54,7 +54,7 @@ static __device__ __forceinline__ uint4 to_halves(const float (&v)[8])
 }
 
 /* A warp a head: the query heads of a token, then k, then v. */
-static __global__ void prepare_kernel(attention_args a)
+static __global__ void prepare_kernel(prefill_attention_args a)
 {
     int32_t per_token = a.n_query_heads + 2 * a.n_kv_heads, lane = threadIdx.x % 32;
     int64_t i = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
@@ -78,7 +78,7 @@ static __global__ void prepare_kernel(attention_args a)
     *(uint4 *)(to + lane * 8) = to_halves(v);
 }
 
-cudaError_t launch_attention_prepare(const attention_args *args, cudaStream_t stream)
+cudaError_t prefill_attention_prepare(const prefill_attention_args *args, cudaStream_t stream)
 {
     int64_t heads = (int64_t)args->n_tokens * (args->n_query_heads + 2 * args->n_kv_heads);
     prepare_kernel<<<(unsigned)ceil_div(heads, 8), 256, 0, stream>>>(*args);
@@ -158,7 +158,7 @@ static __device__ __forceinline__ void add_tile(float (&o)[32][4], const uint32_
  * by side. Tiles of 64 tokens at multiples of 64 come in order; one that a row does not see changes
  * nothing in it. */
 template <int WARPS>
-static __global__ void __launch_bounds__(WARPS * 32, 1) attention_kernel(attention_args a)
+static __global__ void __launch_bounds__(WARPS * 32, 1) attention_kernel(prefill_attention_args a)
 {
     extern __shared__ __align__(1024) char shared[];
     const uint32_t q = shared_address(shared), k = q + WARPS * 16 * ROW_BYTES,
@@ -220,7 +220,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 1) attention_kernel(attenti
     }
 }
 
-cudaError_t attention_init(const kernel_device *device)
+cudaError_t prefill_attention_init(const prefill_device *device)
 {
     cudaError_t e =
         cudaFuncSetAttribute((const void *)attention_kernel<4>,
@@ -232,8 +232,8 @@ cudaError_t attention_init(const kernel_device *device)
     return e;
 }
 
-cudaError_t launch_attention(const kernel_device *device, const attention_args *args,
-                             cudaStream_t stream)
+cudaError_t prefill_attention(const prefill_device *device, const prefill_attention_args *args,
+                              cudaStream_t stream)
 {
     int warps = device->shared_bytes >= general_shared_bytes(8) ? 8 : 4;
     int64_t rows = (int64_t)args->n_tokens * (args->n_query_heads / args->n_kv_heads);

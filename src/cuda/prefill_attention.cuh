@@ -12,8 +12,8 @@ typedef struct attention_rows {
 } attention_rows;
 
 /* The rows of a block: the last ones, which see most, start first. gridDim (KV heads, tiles). */
-static __device__ __forceinline__ attention_rows attention_block_rows(const attention_args &a,
-                                                                      int32_t tile_rows)
+static __device__ __forceinline__ attention_rows
+attention_block_rows(const prefill_attention_args &a, int32_t tile_rows)
 {
     attention_rows r;
     r.kv_head = blockIdx.x;
@@ -24,23 +24,23 @@ static __device__ __forceinline__ attention_rows attention_block_rows(const atte
 }
 
 /* Token and query head of a row of the block; rows past the end stand for the last. */
-static __device__ __forceinline__ int32_t row_token(const attention_args &a,
+static __device__ __forceinline__ int32_t row_token(const prefill_attention_args &a,
                                                     const attention_rows &r, int row)
 {
     return min(r.first + row, r.end - 1) / r.group;
 }
-static __device__ __forceinline__ int32_t row_head(const attention_args &a, const attention_rows &r,
-                                                   int row)
+static __device__ __forceinline__ int32_t row_head(const prefill_attention_args &a,
+                                                   const attention_rows &r, int row)
 {
     return r.kv_head * r.group + min(r.first + row, r.end - 1) % r.group;
 }
-static __device__ __forceinline__ const __half *query_row(const attention_args &a,
+static __device__ __forceinline__ const __half *query_row(const prefill_attention_args &a,
                                                           const attention_rows &r, int row)
 {
     return a.q +
            ((int64_t)row_token(a, r, row) * a.n_query_heads + row_head(a, r, row)) * ATTENTION_DIM;
 }
-static __device__ __forceinline__ const __half *kv_row(const attention_args &a,
+static __device__ __forceinline__ const __half *kv_row(const prefill_attention_args &a,
                                                        const attention_rows &r, int32_t position)
 {
     return a.kv.kv + a.kv.blocks[position / KV_TOKENS] * a.kv.block_stride +

@@ -115,11 +115,29 @@ __device__ __forceinline__ void multiply_bf16(float (&d)[4], const uint32_t (&a)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* One word of codes (see packed_matrix) to an A fragment. Half 0x6400 | q is exactly 1024 + q, and
+/* The scales and biases of a lane's two rows of a strip, over the strip's factor; scale1 over 16
+ * besides. */
+typedef struct row_pair {
+    __half2 scale0, bias0, scale1, bias1;
+} row_pair;
+
+/* pairs: of the strip's block, shared memory. */
+__device__ __forceinline__ row_pair load_row_pair(const uint32_t *pairs, float inverse_factor)
+{
+    int lane = threadIdx.x % 32;
+    uint32_t first = pairs[lane / 4], second = pairs[lane / 4 + 8];
+    row_pair p;
+    p.scale0 = __float2half2_rn(__uint_as_float(first << 16) * inverse_factor);
+    p.bias0 = __float2half2_rn(__uint_as_float(first & 0xffff0000u) * inverse_factor);
+    p.scale1 = __float2half2_rn(__uint_as_float(second << 16) * (inverse_factor * 0.0625f));
+    p.bias1 = __float2half2_rn(__uint_as_float(second & 0xffff0000u) * inverse_factor);
+    return p;
+}
+
+/* One word of codes (cuda/layout.h) to an A fragment. Half 0x6400 | q is exactly 1024 + q, and
  * 0x6400 | q << 4 exactly 1024 + 16 q: the difference to 1024 is exact, so a weight is rounded
- * once. scale1 is the second row's scale over 16. */
-__device__ __forceinline__ void dequantize_word(uint32_t (&a)[4], uint32_t codes, __half2 scale0,
-                                                __half2 bias0, __half2 scale1, __half2 bias1)
+ * once. */
+__device__ __forceinline__ void dequantize_word(uint32_t (&a)[4], uint32_t codes, const row_pair &p)
 {
     const __half2 base = bits_half2(0x64006400u);
     uint32_t high = codes >> 8, t[4];
@@ -127,27 +145,10 @@ __device__ __forceinline__ void dequantize_word(uint32_t (&a)[4], uint32_t codes
     asm("lop3.b32 %0, %1, 0x00f000f0, 0x64006400, 0xea;" : "=r"(t[1]) : "r"(codes));
     asm("lop3.b32 %0, %1, 0x000f000f, 0x64006400, 0xea;" : "=r"(t[2]) : "r"(high));
     asm("lop3.b32 %0, %1, 0x00f000f0, 0x64006400, 0xea;" : "=r"(t[3]) : "r"(high));
-    a[0] = half2_bits(__hfma2(__hsub2(bits_half2(t[0]), base), scale0, bias0));
-    a[1] = half2_bits(__hfma2(__hsub2(bits_half2(t[1]), base), scale1, bias1));
-    a[2] = half2_bits(__hfma2(__hsub2(bits_half2(t[2]), base), scale0, bias0));
-    a[3] = half2_bits(__hfma2(__hsub2(bits_half2(t[3]), base), scale1, bias1));
-}
-
-/* The scales and biases of a lane's two rows, as dequantize_word wants them. */
-typedef struct row_pair {
-    __half2 scale0, bias0, scale1, bias1;
-} row_pair;
-
-__device__ __forceinline__ row_pair load_row_pair(const uint2 *at)
-{
-    uint2 v = *at;
-    __half2 first = bits_half2(v.x), second = bits_half2(v.y);
-    row_pair p;
-    p.scale0 = __low2half2(first);
-    p.bias0 = __high2half2(first);
-    p.scale1 = __hmul2(__low2half2(second), __float2half2_rn(0.0625f));
-    p.bias1 = __high2half2(second);
-    return p;
+    a[0] = half2_bits(__hfma2(__hsub2(bits_half2(t[0]), base), p.scale0, p.bias0));
+    a[1] = half2_bits(__hfma2(__hsub2(bits_half2(t[1]), base), p.scale1, p.bias1));
+    a[2] = half2_bits(__hfma2(__hsub2(bits_half2(t[2]), base), p.scale0, p.bias0));
+    a[3] = half2_bits(__hfma2(__hsub2(bits_half2(t[3]), base), p.scale1, p.bias1));
 }
 
 /* ---- barriers in shared memory (sm_90) ---- */

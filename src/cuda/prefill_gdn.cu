@@ -8,12 +8,12 @@ enum { HEAD = 128, TAPS = 4 };
 enum { CONV_TOKENS = 8 };
 
 /* Row t of the projected channels; rows -3 ... -1 are the window's. */
-static __device__ __forceinline__ float4 channel_row(const gdn_args &a, int64_t channels, int32_t t,
-                                                     int32_t channel)
+static __device__ __forceinline__ float4 channel_row(const prefill_gdn_args &a, int64_t channels,
+                                                     int32_t t, int32_t channel)
 {
     if (t >= 0) return *(const float4 *)(a.projected + t * a.projected_stride + channel);
-    if (a.first == 0) return float4{0, 0, 0, 0};
-    return *(const float4 *)(a.window_in + (3 + t) * channels + channel);
+    if (a.first + t < 0) return float4{0, 0, 0, 0};
+    return *(const float4 *)(a.window_in + (a.first + t) % TAPS * channels + channel);
 }
 
 static __device__ __forceinline__ float convolve(const float (&taps)[TAPS], float r0, float r1,
@@ -24,7 +24,7 @@ static __device__ __forceinline__ float convolve(const float (&taps)[TAPS], floa
 
 /* A warp: 128 channels, which are one head of q, k or v, of eight tokens. Moves 4 (11 / 8 + 1)
  * bytes a channel and token. */
-static __global__ void __launch_bounds__(128) convolve_kernel(gdn_args a, int32_t units)
+static __global__ void __launch_bounds__(128) convolve_kernel(prefill_gdn_args a, int32_t units)
 {
     int32_t unit = blockIdx.y * 4 + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (unit >= units) return;
@@ -56,11 +56,11 @@ static __global__ void __launch_bounds__(128) convolve_kernel(gdn_args a, int32_
         *(float4 *)(a.f + t * channels + channel) = f;
     }
     for (int i = 0; blockIdx.x == gridDim.x - 1 && i < TAPS - 1; i++)
-        *(float4 *)(a.window_out + i * channels + channel) =
-            channel_row(a, channels, a.n_tokens - 3 + i, channel);
+        *(float4 *)(a.window_out + (a.first + a.n_tokens - 3 + i + TAPS) % TAPS * channels +
+                    channel) = channel_row(a, channels, a.n_tokens - 3 + i, channel);
 }
 
-static __global__ void gates_kernel(gdn_args a, int64_t first_column)
+static __global__ void gates_kernel(prefill_gdn_args a, int64_t first_column)
 {
     int32_t i = blockIdx.x * blockDim.x + threadIdx.x, heads = a.n_value_heads;
     if (i >= a.n_tokens * heads) return;
@@ -72,7 +72,7 @@ static __global__ void gates_kernel(gdn_args a, int64_t first_column)
     a.beta[i] = sigmoid(row[heads + h]);
 }
 
-cudaError_t launch_gdn_convolve(const gdn_args *args, cudaStream_t stream)
+cudaError_t prefill_gdn_convolve(const prefill_gdn_args *args, cudaStream_t stream)
 {
     int32_t units = 2 * args->n_key_heads + args->n_value_heads;
     dim3 grid((unsigned)ceil_div(args->n_tokens, CONV_TOKENS), (unsigned)ceil_div(units, 4));
@@ -95,7 +95,7 @@ typedef struct scan_stage {
     float decay[SCAN_TOKENS], beta[SCAN_TOKENS];
 } scan_stage;
 
-static __device__ void scan_load(const gdn_args &a, scan_stage *s, int32_t t0, int32_t head,
+static __device__ void scan_load(const prefill_gdn_args &a, scan_stage *s, int32_t t0, int32_t head,
                                  int32_t column)
 {
     int tid = threadIdx.x;
@@ -128,19 +128,19 @@ static __device__ __forceinline__ float column_sum(float v)
 /* 32 value columns of one head over all tokens; the state stays in registers. 8 * 128 * 32
  * operations a token, in dependence on the token before: a token takes at least the latency of a
  * dot product and its sum over lanes. */
-static __global__ void __launch_bounds__(128, 2) scan_kernel(gdn_args a)
+static __global__ void __launch_bounds__(128, 2) scan_kernel(prefill_gdn_args a)
 {
     __shared__ __align__(16) scan_stage stages[2];
     int32_t head = blockIdx.x / (HEAD / SCAN_COLUMNS);
     int32_t column = blockIdx.x % (HEAD / SCAN_COLUMNS) * SCAN_COLUMNS;
     int lane = threadIdx.x % 32, part = lane % 8, mine = threadIdx.x / 32 * 8 + lane / 8 * 2;
     float s[16][2];
-    int64_t at = (int64_t)head * HEAD * HEAD + column + mine;
+    int64_t at = (int64_t)blockIdx.x * HEAD * SCAN_COLUMNS + mine; /* a slice a block */
     /* Rows 32 i + 4 part + j: neighbouring lanes read neighbouring pieces of q and k. */
 #pragma unroll
     for (int i = 0; i < 16; i++) {
         int row = i / 4 * 32 + part * 4 + i % 4;
-        float2 v = a.first ? *(const float2 *)(a.state_in + at + row * HEAD) : float2{0, 0};
+        float2 v = a.first ? *(const float2 *)(a.state_in + at + row * SCAN_COLUMNS) : float2{0, 0};
         s[i][0] = v.x, s[i][1] = v.y;
     }
     scan_load(a, &stages[0], 0, head, column);
@@ -186,23 +186,24 @@ static __global__ void __launch_bounds__(128, 2) scan_kernel(gdn_args a)
 #pragma unroll
     for (int i = 0; i < 16; i++) {
         int row = i / 4 * 32 + part * 4 + i % 4;
-        *(float2 *)(a.state_out + at + row * HEAD) = make_float2(s[i][0], s[i][1]);
+        *(float2 *)(a.state_out + at + row * SCAN_COLUMNS) = make_float2(s[i][0], s[i][1]);
     }
 }
 
-cudaError_t gdn_init(const kernel_device *device)
+cudaError_t prefill_gdn_init(const prefill_device *device)
 {
     (void)device;
     return cudaSuccess;
 }
 
-int64_t gdn_workspace_bytes(int32_t max_tokens, int32_t n_key_heads, int32_t n_value_heads)
+int64_t prefill_gdn_workspace_bytes(int32_t max_tokens, int32_t n_key_heads, int32_t n_value_heads)
 {
     (void)max_tokens, (void)n_key_heads, (void)n_value_heads;
     return 0;
 }
 
-cudaError_t launch_gdn_scan(const kernel_device *device, const gdn_args *args, cudaStream_t stream)
+cudaError_t prefill_gdn_scan(const prefill_device *device, const prefill_gdn_args *args,
+                             cudaStream_t stream)
 {
     (void)device;
     scan_kernel<<<(unsigned)args->n_value_heads *(HEAD / SCAN_COLUMNS), 128, 0, stream>>>(*args);
@@ -212,7 +213,7 @@ cudaError_t launch_gdn_scan(const kernel_device *device, const gdn_args *args, c
 /* ---- gated norm ---- */
 
 /* A warp a head. */
-static __global__ void gated_norm_kernel(gdn_args a, int64_t z_column)
+static __global__ void gated_norm_kernel(prefill_gdn_args a, int64_t z_column)
 {
     int64_t i = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
     if (i >= (int64_t)a.n_tokens * a.n_value_heads) return;
@@ -230,7 +231,7 @@ static __global__ void gated_norm_kernel(gdn_args a, int64_t z_column)
     *(uint2 *)(a.mixed + i * HEAD + c) = make_uint2(half2_bits(lo), half2_bits(hi));
 }
 
-cudaError_t launch_gdn_gated_norm(const gdn_args *args, cudaStream_t stream)
+cudaError_t prefill_gdn_gated_norm(const prefill_gdn_args *args, cudaStream_t stream)
 {
     int64_t heads = (int64_t)args->n_tokens * args->n_value_heads;
     gated_norm_kernel<<<(unsigned)ceil_div(heads, 8), 256, 0, stream>>>(

@@ -6,65 +6,22 @@
 
 enum {
     TILE_M = 128,
+    TILE_STRIPS = TILE_M / W4_STRIP_ROWS,
     TILE_N = MOE_TILE_ROWS,
     THREADS = 256,
     STAGES = 3,
     X_BYTES = TILE_N * 128,
+    WEIGHT_BYTES = TILE_STRIPS * W4_BLOCK_BYTES,
+    STAGE_BYTES = X_BYTES + WEIGHT_BYTES,
 };
 
-static constexpr __host__ __device__ int weight_bytes(packed_format format)
+/* strips: the tile's first block of the first group; n_strips of them exist. */
+static __device__ __forceinline__ void load_stage(const gemm_job &job, uint32_t stage,
+                                                  const unsigned char *strips, int32_t n_strips,
+                                                  const __half *const (&rows)[4], int32_t n_rows,
+                                                  int32_t group)
 {
-    return 2 * (format == PACKED_Q4 ? 2304 : 8192);
-}
-static constexpr __host__ __device__ int general_shared_bytes(packed_format format)
-{
-    return STAGES * (X_BYTES + weight_bytes(format));
-}
-
-/* The two A fragments of a warp for one step of 16 columns. */
-template <packed_format FORMAT> struct weight_fragments;
-
-template <> struct weight_fragments<PACKED_Q4> {
-    uint4 codes[2];
-    row_pair rows[2];
-
-    __device__ __forceinline__ void load(const char *weights, int first, int lane)
-    {
-        const char *block = weights + first / 4 * 2304;
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            int w = first % 4 + i;
-            codes[i] = *((const uint4 *)block + w * 32 + lane);
-            rows[i] = load_row_pair((const uint2 *)(block + 2048) + w * 8 + lane / 4);
-        }
-    }
-    __device__ __forceinline__ void get(uint32_t (&a)[4], int i, int step) const
-    {
-        const uint32_t words[4] = {codes[i].x, codes[i].y, codes[i].z, codes[i].w};
-        dequantize_word(a, words[step], rows[i].scale0, rows[i].bias0, rows[i].scale1,
-                        rows[i].bias1);
-    }
-};
-
-template <> struct weight_fragments<PACKED_F16> {
-    const uint4 *at;
-
-    __device__ __forceinline__ void load(const char *weights, int first, int lane)
-    {
-        at = (const uint4 *)(weights + first / 4 * 8192) + first % 4 * 32 + lane;
-    }
-    __device__ __forceinline__ void get(uint32_t (&a)[4], int i, int step) const
-    {
-        uint4 v = at[step * 128 + i * 32];
-        a[0] = v.x, a[1] = v.y, a[2] = v.z, a[3] = v.w;
-    }
-};
-
-template <packed_format FORMAT>
-static __device__ __forceinline__ void
-load_stage(const gemm_job &job, uint32_t stage, const unsigned char *weights,
-           const __half *const (&rows)[4], int32_t n_rows, int32_t group)
-{
+    enum { PIECES = W4_BLOCK_BYTES / 16 };
     int tid = threadIdx.x;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -72,25 +29,24 @@ load_stage(const gemm_job &job, uint32_t stage, const unsigned char *weights,
         if (row < n_rows)
             copy16_async(stage + row * 128 + ((q ^ (row & 7)) << 4), rows[i] + group * 64);
     }
-    const unsigned char *from = weights + (int64_t)group * 2 * weight_bytes(FORMAT);
-    for (int c = tid; c < weight_bytes(FORMAT) / 16; c += THREADS)
-        copy16_async(stage + X_BYTES + c * 16, from + c * 16);
+    for (int c = tid; c < n_strips * PIECES; c += THREADS)
+        copy16_async(stage + X_BYTES + c * 16,
+                     strips + ((int64_t)(c / PIECES) * job.groups + group) * W4_BLOCK_BYTES +
+                         c % PIECES * 16);
 }
 
-template <packed_format FORMAT, gemm_output OUTPUT>
-static __global__ void __launch_bounds__(THREADS, FORMAT == PACKED_Q4 ? 2 : 1)
-    gemm_general_kernel(gemm_job job)
+template <prefill_gemm_output OUTPUT>
+static __global__ void __launch_bounds__(THREADS, 2) gemm_general_kernel(gemm_job job)
 {
     extern __shared__ __align__(128) char shared[];
-    const int stage_bytes = X_BYTES + weight_bytes(FORMAT);
     int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, wm = warp % 4, wn = warp / 4;
-    int32_t halves = ceil_div(job.rows, TILE_M), n_work = job_tiles(job) * halves;
+    int32_t row_tiles = ceil_div(job.strips, TILE_STRIPS), n_work = job_tiles(job) * row_tiles;
     for (int32_t work = blockIdx.x; work < n_work; work += gridDim.x) {
-        moe_tile tile = job_tile(job, work / halves);
-        int32_t half = work % halves;
-        const unsigned char *weights =
-            job.data + tile.matrix * job.matrix_bytes +
-            ((int64_t)(half / 2) * job.groups * 2 + half % 2) * weight_bytes(FORMAT);
+        moe_tile tile = job_tile(job, work / row_tiles);
+        int32_t first_strip = work % row_tiles * TILE_STRIPS;
+        int32_t n_strips = min((int)TILE_STRIPS, job.strips - first_strip);
+        const unsigned char *strips =
+            job_blocks(job, tile.matrix) + (int64_t)first_strip * job.groups * W4_BLOCK_BYTES;
         const __half *rows[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -98,30 +54,39 @@ static __global__ void __launch_bounds__(THREADS, FORMAT == PACKED_Q4 ? 2 : 1)
             if (job.x_rows) row = job.x_rows[row];
             rows[i] = job.x + row * job.ldx + tid % 8 * 8;
         }
+        float factor[2];
+        for (int i = 0; i < 2; i++)
+            factor[i] = job_factors(job, tile.matrix)[first_strip + min(wm * 2 + i, n_strips - 1)];
         float d[2][4][2][4] = {};
         __syncthreads();
         for (int k = 0; k < STAGES - 1; k++) {
             if (k < job.groups)
-                load_stage<FORMAT>(job, shared_address(shared) + k * stage_bytes, weights, rows,
-                                   tile.n_rows, k);
+                load_stage(job, shared_address(shared) + k * STAGE_BYTES, strips, n_strips, rows,
+                           tile.n_rows, k);
             copy_commit();
         }
         for (int k = 0; k < job.groups; k++) {
             copy_wait<STAGES - 2>();
             __syncthreads();
-            if (k + STAGES - 1 < job.groups)
-                load_stage<FORMAT>(job,
-                                   shared_address(shared) + (k + STAGES - 1) % STAGES * stage_bytes,
-                                   weights, rows, tile.n_rows, k + STAGES - 1);
+            int next = k + STAGES - 1;
+            if (next < job.groups)
+                load_stage(job, shared_address(shared) + next % STAGES * STAGE_BYTES, strips,
+                           n_strips, rows, tile.n_rows, next);
             copy_commit();
-            const char *stage = shared + k % STAGES * stage_bytes;
-            weight_fragments<FORMAT> w;
-            w.load(stage + X_BYTES, wm * 2, lane);
+            const char *stage = shared + k % STAGES * STAGE_BYTES;
+            uint32_t words[2][4];
+            row_pair pairs[2];
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const char *block = stage + X_BYTES + (wm * 2 + i) * W4_BLOCK_BYTES;
+                *(uint4 *)words[i] = *((const uint4 *)block + lane);
+                pairs[i] = load_row_pair((const uint32_t *)(block + W4_CODE_BYTES), 1 / factor[i]);
+            }
 #pragma unroll
             for (int s = 0; s < 4; s++) {
                 uint32_t a[2][4];
-                w.get(a[0], 0, s);
-                w.get(a[1], 1, s);
+                dequantize_word(a[0], words[0][s], pairs[0]);
+                dequantize_word(a[1], words[1][s], pairs[1]);
 #pragma unroll
                 for (int g = 0; g < 4; g++) {
                     int first = (wn + 2 * g) * 16;
@@ -140,58 +105,72 @@ static __global__ void __launch_bounds__(THREADS, FORMAT == PACKED_Q4 ? 2 : 1)
         copy_wait<0>();
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            int32_t r = half * TILE_M + (wm * 2 + i) * 16 + lane / 4 * 2;
-            if (r >= job.rows) continue;
-            float2 f =
-                *(const float2 *)(job.row_factor +
-                                  (int64_t)tile.matrix * job.row_tiles * PACKED_TILE_ROWS + r);
+            if (wm * 2 + i >= n_strips) continue;
+            int32_t r = (first_strip + wm * 2 + i) * W4_STRIP_ROWS + lane / 4;
 #pragma unroll
             for (int g = 0; g < 8; g++) {
                 const float(&v)[4] = d[i][g / 2][g % 2];
                 int32_t n = (wn + 2 * (g / 2)) * 16 + g % 2 * 8 + lane % 4 * 2;
+                float f = factor[i];
                 if (n < tile.n_rows)
-                    store_pair<OUTPUT>(job, tile.first_row + n, r, v[0] * f.x, v[2] * f.y);
+                    store_pair<OUTPUT>(job, tile.first_row + n, r, v[0] * f, v[2] * f);
                 if (n + 1 < tile.n_rows)
-                    store_pair<OUTPUT>(job, tile.first_row + n + 1, r, v[1] * f.x, v[3] * f.y);
+                    store_pair<OUTPUT>(job, tile.first_row + n + 1, r, v[1] * f, v[3] * f);
             }
         }
     }
 }
 
-/* ---- which kernel ---- */
+typedef void gemm_kernel(gemm_job);
 
-typedef void general_kernel(gemm_job);
-
-static general_kernel *general_kernel_of(packed_format format, gemm_output output)
-{
-    static general_kernel *const kernels[2][3] = {
-        {gemm_general_kernel<PACKED_Q4, GEMM_STORE_F32>,
-         gemm_general_kernel<PACKED_Q4, GEMM_ADD_F32>,
-         gemm_general_kernel<PACKED_Q4, GEMM_SWIGLU_F16>},
-        {gemm_general_kernel<PACKED_F16, GEMM_STORE_F32>,
-         gemm_general_kernel<PACKED_F16, GEMM_ADD_F32>,
-         gemm_general_kernel<PACKED_F16, GEMM_SWIGLU_F16>}};
-    return kernels[format == PACKED_F16][output];
-}
+static gemm_kernel *const general_kernels[3] = {gemm_general_kernel<PREFILL_STORE_F32>,
+                                                gemm_general_kernel<PREFILL_ADD_F32>,
+                                                gemm_general_kernel<PREFILL_SWIGLU_F16>};
 
 static cudaError_t gemm_general_init()
 {
-    for (int f = 0; f < 2; f++) {
-        packed_format format = f ? PACKED_F16 : PACKED_Q4;
-        for (int o = 0; o < 3; o++) {
-            cudaError_t e = cudaFuncSetAttribute(
-                (const void *)general_kernel_of(format, (gemm_output)o),
-                cudaFuncAttributeMaxDynamicSharedMemorySize, general_shared_bytes(format));
-            if (e) return e;
-        }
-    }
-    return cudaSuccess;
+    cudaError_t e = cudaSuccess;
+    for (int i = 0; i < 3 && !e; i++)
+        e = cudaFuncSetAttribute((const void *)general_kernels[i],
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, STAGES * STAGE_BYTES);
+    return e;
 }
 
-cudaError_t attention_init(const kernel_device *device);
-cudaError_t gdn_init(const kernel_device *device);
+/* ---- factors ---- */
 
-cudaError_t kernel_device_init(kernel_device *device, bool force_general)
+/* A warp a strip. */
+static __global__ void factors_kernel(w4_matrix w, int32_t n_strips, float *factors)
+{
+    int32_t strip = blockIdx.x * 8 + threadIdx.x / 32, groups = w.cols / W4_GROUP;
+    if (strip >= n_strips) return;
+    float largest = 0;
+    for (int32_t i = threadIdx.x % 32; i < groups * W4_STRIP_ROWS; i += 32) {
+        const unsigned char *block =
+            w.blocks + ((int64_t)strip * groups + i / W4_STRIP_ROWS) * W4_BLOCK_BYTES;
+        uint32_t pair = ((const uint32_t *)(block + W4_CODE_BYTES))[i % W4_STRIP_ROWS];
+        float scale = __uint_as_float(pair << 16), bias = __uint_as_float(pair & 0xffff0000u);
+        largest = fmaxf(largest, fmaxf(fabsf(bias), fabsf(bias + 15 * scale)));
+    }
+    for (int i = 16; i > 0; i >>= 1)
+        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, i));
+    /* Within what has an inverse. */
+    int e = largest > 0 && !isinf(largest) ? ilogbf(largest) - 7 : 0;
+    if (threadIdx.x % 32 == 0) factors[strip] = ldexpf(1.0f, e < -120 ? -120 : e);
+}
+
+cudaError_t prefill_w4_factors(const w4_matrix *w, float *factors, cudaStream_t stream)
+{
+    int32_t n_strips = w4_strips(w->rows);
+    factors_kernel<<<(unsigned)ceil_div(n_strips, 8), 256, 0, stream>>>(*w, n_strips, factors);
+    return cudaGetLastError();
+}
+
+/* ---- which kernel ---- */
+
+cudaError_t prefill_attention_init(const prefill_device *device);
+cudaError_t prefill_gdn_init(const prefill_device *device);
+
+cudaError_t prefill_device_init(prefill_device *device, bool force_general)
 {
     int id, major, minor, n_sms, bytes;
     cudaError_t e = cudaGetDevice(&id);
@@ -201,53 +180,57 @@ cudaError_t kernel_device_init(kernel_device *device, bool force_general)
     if (!e) e = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, id);
     if (e) return e;
     bool hopper = major == 9 && minor == 0 && !force_general;
-    device->path = hopper ? KERNEL_PATH_HOPPER : KERNEL_PATH_GENERAL;
+    device->path = hopper ? PREFILL_PATH_HOPPER : PREFILL_PATH_GENERAL;
     device->n_sms = n_sms;
     device->shared_bytes = bytes;
     e = gemm_general_init();
-    if (!e && hopper) e = gemm_hopper_init();
-    if (!e) e = attention_init(device);
-    if (!e) e = gdn_init(device);
+    if (!e && hopper) e = prefill_gemm_hopper_init();
+    if (!e) e = prefill_attention_init(device);
+    if (!e) e = prefill_gdn_init(device);
     return e;
 }
 
 /* Rows of a tile when there is no plan: few enough that all multiprocessors have work. */
-static int32_t dense_tile_rows(const kernel_device *device, int32_t n_rows, int32_t row_blocks)
+static int32_t dense_tile_rows(const prefill_device *device, int32_t n_rows, int32_t row_blocks)
 {
     int32_t tile = MOE_TILE_ROWS;
     while (tile > 32 && ceil_div(n_rows, tile) * row_blocks < device->n_sms) tile /= 2;
     return tile;
 }
 
-cudaError_t launch_gemm(const kernel_device *device, const gemm_args *args, cudaStream_t stream)
+cudaError_t prefill_gemm(const prefill_device *device, const prefill_gemm_args *args,
+                         cudaStream_t stream)
 {
-    const packed_matrix *w = &args->w;
     const moe_plan *plan = args->plan;
-    bool hopper = device->path == KERNEL_PATH_HOPPER && w->format == PACKED_Q4;
-    int32_t row_blocks = ceil_div(w->rows, hopper ? (int)PACKED_TILE_ROWS : (int)TILE_M);
+    bool hopper = device->path == PREFILL_PATH_HOPPER;
+    int32_t groups = args->w.cols / W4_GROUP, strips = w4_strips(args->w.rows);
+    int32_t row_tiles = ceil_div(strips, hopper ? HOPPER_STRIPS : (int)TILE_STRIPS);
     gemm_job job = {
-        .data = w->data,
-        .row_factor = w->row_factor,
-        .matrix_bytes = packed_data_bytes(w),
-        .rows = w->rows,
-        .row_tiles = packed_row_tiles(w),
-        .groups = w->cols / PACKED_TILE_COLS,
+        .blocks = args->w.blocks,
+        .shared_blocks = args->shared_blocks,
+        .factors = args->factors,
+        .shared_factors = args->shared_factors,
+        .expert_bytes = plan ? args->expert_bytes : 0,
+        .expert_strips = plan ? (int64_t)(args->expert_bytes / W4_BLOCK_BYTES) / groups : 0,
+        .shared_expert = plan && plan->has_shared ? plan->n_experts : -1,
+        .rows = args->w.rows,
+        .strips = strips,
+        .groups = groups,
         .x = args->x,
         .ldx = args->ldx,
         .x_rows = plan && args->gather ? plan->token_of_row : NULL,
         .tiles = plan ? plan->tiles : NULL,
         .n_tiles = plan ? plan->n_tiles : NULL,
         .n_rows = args->n_rows,
-        .tile_rows = dense_tile_rows(device, args->n_rows, row_blocks),
+        .tile_rows = dense_tile_rows(device, args->n_rows, row_tiles),
         .y = args->y,
         .ldy = args->ldy,
     };
-    if (hopper) return launch_gemm_hopper(device, &job, args->output, stream);
+    if (hopper) return prefill_gemm_hopper(device, &job, args->output, stream);
     int64_t n_work =
-        (int64_t)row_blocks * (plan ? plan->max_tiles : ceil_div(args->n_rows, job.tile_rows));
-    int32_t resident = device->n_sms * (w->format == PACKED_Q4 ? 2 : 1);
-    general_kernel_of(w->format,
-                      args->output)<<<(unsigned)(n_work < resident ? n_work : resident), THREADS,
-                                      general_shared_bytes(w->format), stream>>>(job);
+        (int64_t)row_tiles * (plan ? plan->max_tiles : ceil_div(args->n_rows, job.tile_rows));
+    int64_t resident = 2 * device->n_sms;
+    general_kernels[args->output]<<<(unsigned)(n_work < resident ? n_work : resident), THREADS,
+                                    STAGES * STAGE_BYTES, stream>>>(job);
     return cudaGetLastError();
 }

@@ -5,10 +5,12 @@
 #include "cuda/prefill_device.cuh"
 
 typedef struct gemm_job {
-    const unsigned char *data;
-    const float *row_factor;
-    int64_t matrix_bytes;
-    int32_t rows, row_tiles, groups; /* groups of 64 columns */
+    const unsigned char *blocks, *shared_blocks;
+    const float *factors, *shared_factors;
+    size_t expert_bytes;
+    int64_t expert_strips;
+    int32_t shared_expert;        /* its number, or -1 */
+    int32_t rows, strips, groups; /* strips: w4_strips; groups of 64 columns */
     const __half *x;
     int64_t ldx;
     const int32_t *x_rows; /* of each row, or NULL */
@@ -18,6 +20,17 @@ typedef struct gemm_job {
     void *y;
     int64_t ldy;
 } gemm_job;
+
+static __device__ __forceinline__ const unsigned char *job_blocks(const gemm_job &job,
+                                                                  int32_t matrix)
+{
+    return matrix == job.shared_expert ? job.shared_blocks : job.blocks + matrix * job.expert_bytes;
+}
+static __device__ __forceinline__ const float *job_factors(const gemm_job &job, int32_t matrix)
+{
+    return matrix == job.shared_expert ? job.shared_factors
+                                       : job.factors + matrix * job.expert_strips;
+}
 
 static __device__ __forceinline__ int32_t job_tiles(const gemm_job &job)
 {
@@ -31,26 +44,24 @@ static __device__ __forceinline__ moe_tile job_tile(const gemm_job &job, int32_t
     return moe_tile{0, first, min(job.tile_rows, job.n_rows - first)};
 }
 
-/* Rows r and r + 1 of the product, r even, for one input row. */
-template <gemm_output OUTPUT>
+/* Rows r and r + 8 of a strip of the product, j = r % 16 < 8, for input i. */
+template <prefill_gemm_output OUTPUT>
 static __device__ __forceinline__ void store_pair(const gemm_job &job, int64_t i, int32_t r,
                                                   float v0, float v1)
 {
-    if (OUTPUT == GEMM_SWIGLU_F16) {
-        ((__half *)job.y)[i * job.ldy + r / 2] = to_half(silu(v0) * v1);
+    if (OUTPUT == PREFILL_SWIGLU_F16) {
+        ((__half *)job.y)[i * job.ldy + r / 16 * 8 + r % 16] = to_half(silu(v0) * v1);
     } else {
-        float2 *y = (float2 *)((float *)job.y + i * job.ldy + r);
-        if (r + 1 < job.rows) {
-            float2 old = OUTPUT == GEMM_ADD_F32 ? *y : float2{0, 0};
-            *y = OUTPUT == GEMM_ADD_F32 ? make_float2(old.x + v0, old.y + v1) : make_float2(v0, v1);
-        } else {
-            y->x = OUTPUT == GEMM_ADD_F32 ? y->x + v0 : v0;
-        }
+        float *y = (float *)job.y + i * job.ldy + r;
+        if (r < job.rows) y[0] = OUTPUT == PREFILL_ADD_F32 ? y[0] + v0 : v0;
+        if (r + 8 < job.rows) y[8] = OUTPUT == PREFILL_ADD_F32 ? y[8] + v1 : v1;
     }
 }
 
-cudaError_t gemm_hopper_init();
-cudaError_t launch_gemm_hopper(const kernel_device *device, const gemm_job *job, gemm_output output,
-                               cudaStream_t stream);
+enum { HOPPER_STRIPS = 16 }; /* of a tile of the Hopper kernel */
+
+cudaError_t prefill_gemm_hopper_init();
+cudaError_t prefill_gemm_hopper(const prefill_device *device, const gemm_job *job,
+                                prefill_gemm_output output, cudaStream_t stream);
 
 #endif

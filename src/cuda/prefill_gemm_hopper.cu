@@ -14,7 +14,7 @@ enum {
     PRODUCERS = 128,
     THREADS = CONSUMER_WARPS * 32 + PRODUCERS,
     X_BYTES = MOE_TILE_ROWS * 128,
-    WEIGHT_BYTES = 4 * 2304,
+    WEIGHT_BYTES = HOPPER_STRIPS * W4_BLOCK_BYTES,
     STAGE_BYTES = X_BYTES + WEIGHT_BYTES,
     SHARED_BYTES = 1024 + STAGES * STAGE_BYTES,
 };
@@ -46,22 +46,22 @@ static __device__ __forceinline__ void produce_tile(const gemm_job &job, const m
         row_offsets[t] = (uint32_t)(row * job.ldx / 8); /* in 16 bytes */
     }
     asm volatile("bar.sync 1, 128;" ::: "memory");
-    const unsigned char *weights =
-        job.data + tile.matrix * job.matrix_bytes + (int64_t)row_tile * job.groups * WEIGHT_BYTES;
+    int32_t n_strips = min((int)HOPPER_STRIPS, job.strips - row_tile * HOPPER_STRIPS);
+    const unsigned char *strip =
+        job_blocks(job, tile.matrix) +
+        (int64_t)(row_tile * HOPPER_STRIPS + t) * job.groups * W4_BLOCK_BYTES;
     const uint4 *x = (const uint4 *)job.x + q;
     uint32_t swizzled = (uint32_t)((t / 8) * 128 + ((q ^ (t / 8 & 7)) << 4));
     for (int32_t k = 0; k < job.groups; k++) {
         barrier_wait(r.empty + r.stage * 8, r.parity ^ 1);
         uint32_t to = r.stages + r.stage * STAGE_BYTES, full = r.full + r.stage * 8;
-        if (t == 0) {
-            barrier_expect(full, WEIGHT_BYTES);
-            copy_bulk(to + X_BYTES, weights, WEIGHT_BYTES, full);
-        }
+        if (t == 0) barrier_expect(full, n_strips * W4_BLOCK_BYTES);
+        if (t < n_strips) copy_bulk(to + X_BYTES + t * W4_BLOCK_BYTES, strip, W4_BLOCK_BYTES, full);
         to += swizzled;
         for (int row = t / 8; row < tile.n_rows; row += 16, to += 16 * 128)
             copy16_async(to, x + row_offsets[row]);
         barrier_arrive_copies(full);
-        weights += WEIGHT_BYTES;
+        strip += W4_BLOCK_BYTES;
         x += 8;
         ring_advance(r);
     }
@@ -77,7 +77,7 @@ static __device__ __forceinline__ void multiply_first(float (&d)[MOE_TILE_ROWS /
 
 /* A warpgroup: its 64 rows times the tile's inputs. The choice of the product's width stands inside
  * the loop: loops of their own would keep registers of their own, and wgmma would wait for each. */
-template <gemm_output OUTPUT>
+template <prefill_gemm_output OUTPUT>
 static __device__ __forceinline__ void consume_tile(const gemm_job &job, const moe_tile &tile,
                                                     int32_t row_tile, ring &r)
 {
@@ -86,20 +86,23 @@ static __device__ __forceinline__ void consume_tile(const gemm_job &job, const m
 #pragma unroll
     for (int i = 0; i < MOE_TILE_ROWS / 2; i++) d[i] = 0;
     uint32_t a[4][4], previous = 0;
+    int32_t strip = min(row_tile * HOPPER_STRIPS + group * 4 + warp, job.strips - 1);
+    float factor = job_factors(job, tile.matrix)[strip], inverse = 1 / factor;
     for (int32_t k = 0; k < job.groups; k++) {
         uint32_t stage = r.stages + r.stage * STAGE_BYTES;
         barrier_wait(r.full + r.stage * 8, r.parity);
         fence_async_proxy();
-        const char *block = (const char *)__cvta_shared_to_generic(stage) + X_BYTES + group * 2304;
-        uint4 codes = *((const uint4 *)block + warp * 32 + lane);
-        row_pair p = load_row_pair((const uint2 *)(block + 2048) + warp * 8 + lane / 4);
+        const char *block = (const char *)__cvta_shared_to_generic(stage) + X_BYTES +
+                            (group * 4 + warp) * W4_BLOCK_BYTES;
+        uint4 codes = *((const uint4 *)block + lane);
+        row_pair p = load_row_pair((const uint32_t *)(block + W4_CODE_BYTES), inverse);
         const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
         uint64_t b = wgmma_descriptor(stage, 1024);
 #pragma unroll
         for (int s = 0; s < 4; s++) {
             /* The product that read these four registers, four products ago, is done. */
             wgmma_wait<3>();
-            dequantize_word(a[s], words[s], p.scale0, p.bias0, p.scale1, p.bias1);
+            dequantize_word(a[s], words[s], p);
             if (tile.n_rows > 96)
                 multiply_first<128>(d, a[s], b + 2 * s);
             else if (tile.n_rows > 64)
@@ -121,23 +124,22 @@ static __device__ __forceinline__ void consume_tile(const gemm_job &job, const m
     wgmma_results(d);
     if (lane == 0) barrier_arrive(r.empty + previous * 8);
 
-    int32_t row = row_tile * PACKED_TILE_ROWS + group * 64 + warp * 16 + lane / 4 * 2;
-    if (row >= job.rows) return;
-    float2 f = *(const float2 *)(job.row_factor +
-                                 (int64_t)tile.matrix * job.row_tiles * PACKED_TILE_ROWS + row);
+    if (row_tile * HOPPER_STRIPS + group * 4 + warp >= job.strips) return;
+    int32_t row = strip * W4_STRIP_ROWS + lane / 4;
 #pragma unroll
     for (int i = 0; i < MOE_TILE_ROWS / 8; i++) {
         int32_t n = i * 8 + lane % 4 * 2;
         if (n < tile.n_rows)
-            store_pair<OUTPUT>(job, tile.first_row + n, row, d[4 * i] * f.x, d[4 * i + 2] * f.y);
+            store_pair<OUTPUT>(job, tile.first_row + n, row, d[4 * i] * factor,
+                               d[4 * i + 2] * factor);
         if (n + 1 < tile.n_rows)
-            store_pair<OUTPUT>(job, tile.first_row + n + 1, row, d[4 * i + 1] * f.x,
-                               d[4 * i + 3] * f.y);
+            store_pair<OUTPUT>(job, tile.first_row + n + 1, row, d[4 * i + 1] * factor,
+                               d[4 * i + 3] * factor);
     }
 }
 #endif
 
-template <gemm_output OUTPUT>
+template <prefill_gemm_output OUTPUT>
 static __global__ void __launch_bounds__(THREADS, 1) gemm_hopper_kernel(gemm_job job)
 {
 #if HAS_WGMMA
@@ -158,16 +160,15 @@ static __global__ void __launch_bounds__(THREADS, 1) gemm_hopper_kernel(gemm_job
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    int32_t n_work = job_tiles(job) * job.row_tiles;
+    int32_t row_tiles = ceil_div(job.strips, HOPPER_STRIPS), n_work = job_tiles(job) * row_tiles;
     if (threadIdx.x / 32 >= CONSUMER_WARPS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
         for (int32_t work = blockIdx.x; work < n_work; work += gridDim.x)
-            produce_tile(job, job_tile(job, work / job.row_tiles), work % job.row_tiles, r,
-                         row_offsets);
+            produce_tile(job, job_tile(job, work / row_tiles), work % row_tiles, r, row_offsets);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 112;");
         for (int32_t work = blockIdx.x; work < n_work; work += gridDim.x)
-            consume_tile<OUTPUT>(job, job_tile(job, work / job.row_tiles), work % job.row_tiles, r);
+            consume_tile<OUTPUT>(job, job_tile(job, work / row_tiles), work % row_tiles, r);
     }
 #else
     (void)job;
@@ -176,11 +177,11 @@ static __global__ void __launch_bounds__(THREADS, 1) gemm_hopper_kernel(gemm_job
 
 typedef void hopper_kernel(gemm_job);
 
-static hopper_kernel *const hopper_kernels[3] = {gemm_hopper_kernel<GEMM_STORE_F32>,
-                                                 gemm_hopper_kernel<GEMM_ADD_F32>,
-                                                 gemm_hopper_kernel<GEMM_SWIGLU_F16>};
+static hopper_kernel *const hopper_kernels[3] = {gemm_hopper_kernel<PREFILL_STORE_F32>,
+                                                 gemm_hopper_kernel<PREFILL_ADD_F32>,
+                                                 gemm_hopper_kernel<PREFILL_SWIGLU_F16>};
 
-cudaError_t gemm_hopper_init()
+cudaError_t prefill_gemm_hopper_init()
 {
     cudaError_t e = cudaSuccess;
     for (int i = 0; i < 3 && !e; i++)
@@ -189,8 +190,8 @@ cudaError_t gemm_hopper_init()
     return e;
 }
 
-cudaError_t launch_gemm_hopper(const kernel_device *device, const gemm_job *job, gemm_output output,
-                               cudaStream_t stream)
+cudaError_t prefill_gemm_hopper(const prefill_device *device, const gemm_job *job,
+                                prefill_gemm_output output, cudaStream_t stream)
 {
     hopper_kernels[output]<<<(unsigned)device->n_sms, THREADS, SHARED_BYTES, stream>>>(*job);
     return cudaGetLastError();

@@ -18,8 +18,8 @@ typedef union router_shared {
 /* A block computes 64 tokens by 32 outputs; four groups of 128 threads take a quarter of the inputs
  * each, so that short prompts are not bound by one long chain of additions. */
 static __global__ void __launch_bounds__(512)
-    router_kernel(const float *u, const float *w, int32_t n_tokens, int32_t n_outputs,
-                  int32_t hidden, float *logits)
+    router_kernel(const float *u, const unsigned char *codes, const uint32_t *pairs,
+                  int32_t n_tokens, int32_t n_outputs, int32_t hidden, float *logits)
 {
     __shared__ __align__(16) router_shared shared;
     router_stage *stages = shared.stages;
@@ -35,7 +35,12 @@ static __global__ void __launch_bounds__(512)
             x[i] = *(const float4 *)(u + (int64_t)token * hidden + c + t % 4 * 4);
         }
         int32_t output = min(output0 + t / 4, n_outputs - 1);
-        y = *(const float4 *)(w + (int64_t)output * hidden + c + t % 4 * 4);
+        int64_t at = (int64_t)output * hidden + c + t % 4 * 4;
+        uchar4 code = *(const uchar4 *)(codes + at);
+        uint32_t pair = pairs[at / 64];
+        float scale = __uint_as_float(pair << 16), bias = __uint_as_float(pair & 0xffff0000u);
+        y.x = fmaf(scale, (float)code.x, bias), y.y = fmaf(scale, (float)code.y, bias);
+        y.z = fmaf(scale, (float)code.z, bias), y.w = fmaf(scale, (float)code.w, bias);
         __syncthreads();
         for (int j = 0; j < 4; j++) {
             stage->u[t % 4 * 4 + j][t / 4] = (&x[0].x)[j];
@@ -68,13 +73,13 @@ static __global__ void __launch_bounds__(512)
     }
 }
 
-cudaError_t launch_router_logits(const float *u, const float *w, int32_t n_tokens,
-                                 int32_t n_outputs, int32_t hidden, float *logits,
-                                 cudaStream_t stream)
+cudaError_t prefill_router_logits(const float *u, const unsigned char *codes, const uint32_t *pairs,
+                                  int32_t n_tokens, int32_t n_outputs, int32_t hidden,
+                                  float *logits, cudaStream_t stream)
 {
     dim3 grid((unsigned)ceil_div(n_tokens, ROUTER_TOKENS),
               (unsigned)ceil_div(n_outputs, ROUTER_OUTPUTS));
-    router_kernel<<<grid, 512, 0, stream>>>(u, w, n_tokens, n_outputs, hidden, logits);
+    router_kernel<<<grid, 512, 0, stream>>>(u, codes, pairs, n_tokens, n_outputs, hidden, logits);
     return cudaGetLastError();
 }
 
@@ -131,9 +136,9 @@ static __global__ void top_k_kernel(const float *logits, int64_t stride, int32_t
     if (lane == 0) shared_scale[t] = sigmoid(row[n_experts]);
 }
 
-cudaError_t launch_router_top_k(const float *logits, int64_t logits_stride, int32_t n_tokens,
-                                int32_t n_experts, int32_t k, int32_t *experts, float *weights,
-                                float *shared_scale, cudaStream_t stream)
+cudaError_t prefill_router_top_k(const float *logits, int64_t logits_stride, int32_t n_tokens,
+                                 int32_t n_experts, int32_t k, int32_t *experts, float *weights,
+                                 float *shared_scale, cudaStream_t stream)
 {
     top_k_kernel<<<(unsigned)ceil_div(n_tokens, 4), 128, 0, stream>>>(
         logits, logits_stride, n_tokens, n_experts, k, experts, weights, shared_scale);
@@ -158,7 +163,7 @@ static int64_t piece_bytes(int64_t n, size_t element_bytes)
     return (n * (int64_t)element_bytes + 255) / 256 * 256;
 }
 
-int64_t moe_plan_bytes(int32_t max_tokens, int32_t n_experts, int32_t k)
+int64_t prefill_moe_plan_bytes(int32_t max_tokens, int32_t n_experts, int32_t k)
 {
     int64_t slots = (int64_t)max_tokens * k;
     return piece_bytes(slots, 4) + piece_bytes(slots + max_tokens, 4) +
@@ -168,8 +173,8 @@ int64_t moe_plan_bytes(int32_t max_tokens, int32_t n_experts, int32_t k)
            piece_bytes(1, 4);
 }
 
-void moe_plan_init(moe_plan *plan, void *memory, int32_t max_tokens, int32_t n_experts, int32_t k,
-                   bool has_shared)
+void prefill_moe_plan_init(moe_plan *plan, void *memory, int32_t max_tokens, int32_t n_experts,
+                           int32_t k, bool has_shared)
 {
     char *at = (char *)memory;
     int64_t slots = (int64_t)max_tokens * k;
@@ -274,8 +279,8 @@ static __global__ void plan_place_kernel(moe_plan plan, const int32_t *experts, 
     if (i < n_tokens) plan.token_of_row[n_slots + i] = i;
 }
 
-cudaError_t launch_moe_plan(const moe_plan *plan, const int32_t *experts, int32_t n_tokens,
-                            cudaStream_t stream)
+cudaError_t prefill_moe_plan(const moe_plan *plan, const int32_t *experts, int32_t n_tokens,
+                             cudaStream_t stream)
 {
     int32_t n_slots = n_tokens * plan->k, n_blocks = plan_blocks(n_tokens, plan->k);
     plan_count_kernel<<<n_blocks, MOE_PLAN_SLOTS, 0, stream>>>(*plan, experts, n_slots);
@@ -293,7 +298,7 @@ typedef struct norm_output {
     float eps;
     __half *u16;
     float *u32;
-    int32_t *bad;
+    int32_t *bad_layer;
     int32_t layer;
 } norm_output;
 
@@ -313,7 +318,8 @@ static __device__ void norm_row(const norm_output &out, const float4 (&v)[NORM_V
     for (int i = 0; i < NORM_THREADS / 32; i++) sum += sums[i];
     float mean = sum / (float)hidden, r = 1.0f / sqrtf(mean + out.eps);
     int32_t t = blockIdx.x;
-    if (threadIdx.x == 0 && out.bad && !isfinite(mean) && out.bad[t] < 0) out.bad[t] = out.layer;
+    if (threadIdx.x == 0 && out.bad_layer && !isfinite(mean))
+        out.bad_layer[t] = min(out.bad_layer[t], out.layer);
 #pragma unroll
     for (int i = 0; i < NORM_VECTORS; i++) {
         int32_t c = (threadIdx.x + i * NORM_THREADS) * 4;
@@ -341,11 +347,11 @@ static __global__ void __launch_bounds__(NORM_THREADS)
     norm_row(out, v, hidden);
 }
 
-cudaError_t launch_rmsnorm(const float *x, const float *factor, int32_t n_tokens, int32_t hidden,
-                           float eps, __half *u16, float *u32, int32_t *bad, int32_t layer,
-                           cudaStream_t stream)
+cudaError_t prefill_rmsnorm(const float *x, const float *factor, int32_t n_tokens, int32_t hidden,
+                            float eps, __half *u16, float *u32, int32_t *bad_layer, int32_t layer,
+                            cudaStream_t stream)
 {
-    norm_output out = {factor, eps, u16, u32, bad, layer};
+    norm_output out = {factor, eps, u16, u32, bad_layer, layer};
     rmsnorm_kernel<<<(unsigned)n_tokens, NORM_THREADS, 0, stream>>>(x, hidden, out);
     return cudaGetLastError();
 }
@@ -382,13 +388,13 @@ static __global__ void __launch_bounds__(NORM_THREADS)
     if (out.factor) norm_row(out, v, hidden);
 }
 
-cudaError_t launch_moe_combine(const moe_plan *plan, int32_t n_tokens, int32_t hidden,
-                               const float *weights, const float *shared_scale, const float *y,
-                               const float *shared, float *x, const float *factor, float eps,
-                               __half *u16, float *u32, int32_t *bad, int32_t layer,
-                               cudaStream_t stream)
+cudaError_t prefill_moe_combine(const moe_plan *plan, int32_t n_tokens, int32_t hidden,
+                                const float *weights, const float *shared_scale, const float *y,
+                                const float *shared, float *x, const float *factor, float eps,
+                                __half *u16, float *u32, int32_t *bad_layer, int32_t layer,
+                                cudaStream_t stream)
 {
-    norm_output out = {factor, eps, u16, u32, bad, layer};
+    norm_output out = {factor, eps, u16, u32, bad_layer, layer};
     combine_kernel<<<(unsigned)n_tokens, NORM_THREADS, 0, stream>>>(
         *plan, n_tokens, hidden, weights, shared_scale, y, shared, x, out);
     return cudaGetLastError();
