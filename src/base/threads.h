@@ -8,10 +8,17 @@
 
 #include "base/error.h"
 
+#include <sched.h>
+
 typedef struct thread_pool thread_pool;
 
 /* n_threads >= 1, the calling thread included. */
 calla_status thread_pool_create(int n_threads, thread_pool **pool, calla_error *err);
+/* The same with every thread kept on `processors` (NULL: wherever the system puts it). So is the
+ * thread that calls thread_pool_run, from its first call until it frees the pool. A processor that
+ * has gone away since is no error. */
+calla_status thread_pool_create_pinned(int n_threads, const cpu_set_t *processors,
+                                       thread_pool **pool, calla_error *err);
 void thread_pool_free(thread_pool *pool);
 int thread_pool_size(const thread_pool *pool);
 
@@ -24,7 +31,9 @@ typedef void (*thread_pool_fn)(void *context, int64_t begin, int64_t end, int th
  * something else) has its range done by another. Empty ranges do not call fn. Not reentrant. */
 void thread_pool_run(thread_pool *pool, int64_t n, int64_t grain, thread_pool_fn fn, void *context);
 
-/* Processors this process may run on, at least 1. */
+/* Processors this process may run on, whatever pools have done with this thread; at least one. */
+void allowed_processors(cpu_set_t *set);
+/* Their number. */
 int usable_processors(void);
 
 #endif

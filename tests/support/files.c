@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 char *read_test_file(const char *path, size_t *n)
 {
@@ -36,6 +37,18 @@ void write_test_file(const char *dir, const char *name, const void *bytes, size_
     FILE *f = create(dir, name);
     assert_int_equal(fwrite(bytes, 1, n, f), n);
     assert_int_equal(fclose(f), 0);
+}
+
+void put_test_file(const char *dir, const char *name, const char *text)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    for (char *slash = path + strlen(dir) + 1; (slash = strchr(slash, '/')); slash++) {
+        *slash = '\0';
+        mkdir(path, 0777);
+        *slash = '/';
+    }
+    write_test_file(dir, name, text, strlen(text));
 }
 
 void write_safetensors(const char *dir, const char *name, const char *header, const void *data,

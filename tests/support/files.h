@@ -9,6 +9,9 @@
 char *read_test_file(const char *path, size_t *n);
 void write_test_file(const char *dir, const char *name, const void *bytes, size_t n);
 
+/* The text as dir/name, whose folders are made. */
+void put_test_file(const char *dir, const char *name, const char *text);
+
 /* dir/name as a safetensors file: `header` (a length is put before it), then n_data bytes of
  * `data`, or of zeros if that is NULL. */
 void write_safetensors(const char *dir, const char *name, const char *header, const void *data,
