@@ -193,13 +193,17 @@ CALLA_API calla_status calla_engine_plan(const char *dir, const calla_engine_opt
 enum { CALLA_MAX_CPU_FEATURES = 16 };
 
 typedef struct calla_machine_info {
-    char cpu[128];                                    /* the processor's name */
-    int32_t n_processors;                             /* this process may run on */
+    char cpu[128];                           /* the processor's name */
+    int32_t n_processors;                    /* this process may run on */
+    int32_t n_nodes;                         /* memory nodes they belong to; */
+    int32_t n_node_processors, n_node_cores; /* of these, in the node that an engine uses */
     const char *cpu_features[CALLA_MAX_CPU_FEATURES]; /* [n_cpu_features] "avx2" ..., static
                              storage: what kernels may use, the operating system permitting */
     int32_t n_cpu_features;
-    int64_t ram_bytes;           /* of the machine, or the container's limit; 0 = not known */
+    int64_t ram_bytes;           /* of the machine, or the control group's limit; 0 = not known */
+    bool ram_is_limited;         /* it is a control group's */
     int64_t ram_available_bytes; /* of it, usable now without swapping, page cache included */
+    int64_t lockable_bytes;      /* that this process may lock in memory; INT64_MAX = any */
 } calla_machine_info;
 
 CALLA_API void calla_machine_get_info(calla_machine_info *info);
