@@ -29,7 +29,8 @@ static void begin(broken_model *m)
  * where it was. */
 static void check_reported(const model_weights *weights, const char *isa, const char *what)
 {
-    backend_options options = oracle_options(isa);
+    backend_options options = {
+        .isa = isa, .n_threads = 1, .n_ctx = 16, .n_sequences = 1, .prefill_chunk = 16};
     backend *b = oracle_open_with(weights, &options);
     backend_sequence *s = oracle_create(b);
     float logits[V];
