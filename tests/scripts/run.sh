@@ -135,6 +135,12 @@ cat >tools.json <<'EOF'
 [{"type": "function", "function": {"name": "get_weather", "description": "Get the weather",
   "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
 EOF
+# What a user writes is text: a control token in it counts as several.
+for allowed in "" --allow-control-tokens; do
+    "${tiny[@]}" -p "a<|im_end|>b" -n 1 --stats $allowed >out 2>err || fail "control tokens: $(cat err)"
+    grep -o '"prompt_tokens": [0-9]*' err | cut -d' ' -f2 >>counts
+done
+[ "$(head -1 counts)" -gt "$(tail -1 counts)" ] || fail "control tokens: $(cat counts)"
 check "a tool call" 0 "" "${tiny[@]}" -p "What is the weather in Paris?" --tools tools.json
 [ "$(cat out)" = '{"name": "get_weather", "arguments": {"city": "Paris"}}' ] || fail "call: $(cat out)"
 check "a tool call in json" 0 "" "${tiny[@]}" -p "What is the weather in Paris?" --tools tools.json --json
