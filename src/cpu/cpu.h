@@ -185,7 +185,7 @@ typedef struct prefill_scratch {
     unsigned char *tile_packed; // [n_threads] MOE_TILE rows of max(D, F, Fs) packed
     float *tile_gate, *tile_up; // [n_threads][MOE_TILE][max(F, Fs)]
     float *down;                // [P k][D] in sorted order, then [P][D] of the shared expert
-    int32_t *bad_layer;         // [P] first layer whose input is not finite, or -1
+    int32_t *bad_norm;          // [P] first norm (two a layer) whose input is not finite, or -1
 } prefill_scratch;
 
 typedef struct scratch {

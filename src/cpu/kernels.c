@@ -32,6 +32,7 @@ static void use_c(cpu_kernels *k)
         .gdn_scan = gdn_scan_c,
         .attention_block_f32 = attention_block_f32_c,
         .attention_block_f16 = attention_block_f16_c,
+        .attention_tile_f16 = attention_block_f16_c,
         .attention_merge = attention_merge_c,
         .measure_read = measure_read_c,
         .measure_multiply = measure_multiply_c,
@@ -63,6 +64,7 @@ static void use_c(cpu_kernels *k)
         (k)->gdn_scan = gdn_scan_##isa_name;                                                       \
         (k)->attention_block_f32 = attention_block_f32_##isa_name;                                 \
         (k)->attention_block_f16 = attention_block_f16_##isa_name;                                 \
+        (k)->attention_tile_f16 = attention_block_f16_##isa_name;                                  \
         (k)->attention_merge = attention_merge_##isa_name;                                         \
         (k)->measure_read = measure_read_##isa_name;                                               \
         (k)->measure_multiply = measure_multiply_##isa_name;                                       \
@@ -87,6 +89,7 @@ static void use_amx(cpu_kernels *k)
     k->gemm_rounds = true;
     k->pack_input = pack_input_bf16_amx;
     k->gemm = gemm_bf16_amx;
+    k->attention_tile_f16 = attention_tile_f16_amx;
     k->measure_multiply = measure_multiply_amx;
 }
 #elif defined(__aarch64__)

@@ -228,6 +228,7 @@ typedef struct cpu_kernels {
     f32_to_f16_fn *f32_to_f16;
     gdn_scan_fn *gdn_scan;
     attention_block_fn *attention_block_f32, *attention_block_f16;
+    attention_block_fn *attention_tile_f16; /* prefill's: many rows share the block */
     attention_merge_fn *attention_merge;
     measure_read_fn *measure_read;
     measure_multiply_fn *measure_multiply;
@@ -255,6 +256,7 @@ typedef struct cpu_kernels {
     f32_to_f16_fn f32_to_f16_##isa;                                                                \
     gdn_scan_fn gdn_scan_##isa;                                                                    \
     attention_block_fn attention_block_f32_##isa, attention_block_f16_##isa;                       \
+    attention_block_fn attention_tile_f16_##isa;                                                   \
     attention_merge_fn attention_merge_##isa;                                                      \
     measure_read_fn measure_read_##isa;                                                            \
     measure_multiply_fn measure_multiply_##isa;

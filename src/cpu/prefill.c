@@ -83,7 +83,7 @@ void prefill_scratch_take(backend *b)
     p->u = take_floats(m, rows, hidden);
     p->out = take_floats(m, rows, hidden);
     p->packed = take(m, 1, 1, packed_bytes(b, b->options.prefill_chunk, widest));
-    p->bad_layer = take(m, rows, 1, sizeof(int32_t));
+    p->bad_norm = take(m, rows, 1, sizeof(int32_t));
     moe_take(b, rows);
     /* The two mixers use the same memory. */
     size_t start = m->used;
@@ -134,6 +134,7 @@ typedef struct chunk {
     int32_t n;
     int64_t first; /* position of the first token */
     int32_t index; /* of the layer */
+    int32_t norm;  /* 2 * index, or 2 * index + 1 behind the mixer */
     const layer_weights *layer;
     const prepared_layer *prepared;
     const float *factor;  /* of the norm at hand */
@@ -199,7 +200,7 @@ static void norm_part(void *context, int64_t begin, int64_t end, int thread)
     for (int64_t i = begin; i < end; i++) {
         float mean = b->k.rmsnorm(t->p->x + i * hidden, t->factor, hidden, b->config.rms_eps,
                                   t->p->u + i * hidden);
-        if (!isfinite(mean) && t->p->bad_layer[i] < 0) t->p->bad_layer[i] = t->index;
+        if (!isfinite(mean) && t->p->bad_norm[i] < 0) t->p->bad_norm[i] = t->norm;
     }
     if (t->pack) pack_rows(t, t->p->u, hidden, begin, end);
 }
@@ -232,6 +233,7 @@ static void project_output(chunk *t, const matrix *m, const float *mixed)
     add_job(t, m, t->p->out, t->b->config.hidden_size);
     project(t, op, t->n);
     t->factor = t->prepared->post_norm;
+    t->norm++;
     t->pack = false;
     run_region(t->b, OP_NORMS, t->n, 1, residual_part, t);
 }
@@ -414,7 +416,7 @@ static void attend(chunk *t, const query_tile *tile)
         if (b->kv_f32)
             b->k.attention_block_f32(&a);
         else
-            b->k.attention_block_f16(&a);
+            b->k.attention_tile_f16(&a);
         for (int32_t r = 0; r < n_rows; r++)
             b->k.attention_merge(&tile->max[r], &tile->sum[r], tile->out + r * ATTENTION_HEAD_DIM,
                                  a.max[r], a.sum[r], a.out + r * ATTENTION_HEAD_DIM);
@@ -516,6 +518,7 @@ static void call_tap(const chunk *t, int32_t layer, const float *rows)
 static void run_layer(chunk *t, int32_t i)
 {
     t->index = i;
+    t->norm = 2 * i;
     t->layer = &t->b->weights->layers[i];
     t->prepared = &t->b->prepared.layers[i];
     call_tap(t, i, t->p->x);
@@ -527,14 +530,19 @@ static void run_layer(chunk *t, int32_t i)
     prefill_moe(t->b, i, t->first, t->n);
 }
 
+/* Names the token where it began: of those found at the first norm that found any, the first. Later
+ * tokens see it through the state, and earlier ones may through a product with a masked zero. */
 static calla_status check_finite(const chunk *t, calla_error *err)
 {
+    int32_t worst = -1;
     for (int32_t i = 0; i < t->n; i++)
-        if (t->p->bad_layer[i] >= 0)
-            return error_set(err, CALLA_ERR_NUMERIC,
-                             "activations entering layer %d of %d are not finite at position %lld",
-                             t->p->bad_layer[i], t->b->config.n_layers, (long long)(t->first + i));
-    return CALLA_OK;
+        if (t->p->bad_norm[i] >= 0 && (worst < 0 || t->p->bad_norm[i] < t->p->bad_norm[worst]))
+            worst = i;
+    if (worst < 0) return CALLA_OK;
+    return error_set(err, CALLA_ERR_NUMERIC,
+                     "activations entering layer %d of %d are not finite at position %lld",
+                     t->p->bad_norm[worst] / 2, t->b->config.n_layers,
+                     (long long)(t->first + worst));
 }
 
 /* Logits of the last row or of all rows: the same arithmetic. */
@@ -552,7 +560,7 @@ static void project_logits(chunk *t, logits_mode mode, float *logits)
 static calla_status run_chunk(chunk *t, const calla_control *control, calla_error *err)
 {
     backend *b = t->b;
-    for (int32_t i = 0; i < t->n; i++) t->p->bad_layer[i] = -1;
+    for (int32_t i = 0; i < t->n; i++) t->p->bad_norm[i] = -1;
     run_region(b, OP_EMBEDDING, t->n, 1, embed_part, t);
     for (int32_t i = 0; i < b->config.n_layers; i++) {
         if (is_cancelled(control))
@@ -560,7 +568,7 @@ static calla_status run_chunk(chunk *t, const calla_control *control, calla_erro
                              (long long)t->first);
         run_layer(t, i);
     }
-    t->index = b->config.n_layers;
+    t->norm = 2 * b->config.n_layers;
     norm_rows(t, b->prepared.final_norm, false);
     call_tap(t, b->config.n_layers, t->p->u);
     return check_finite(t, err);
