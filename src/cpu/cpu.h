@@ -283,10 +283,9 @@ calla_status prefill_chunk(backend *b, backend_sequence *s, const int32_t *token
 /* x += moe(u) of layer `index` for n tokens from position `first` on. */
 void prefill_moe(backend *b, int32_t index, int64_t first, int32_t n);
 
-/* Runs fn for units 0 ... n - 1, handed out one by one: for units of unequal size whose results do
- * not depend on the thread. */
-typedef void (*unit_fn)(void *context, int32_t unit, int thread);
-void run_units(thread_pool *pool, int32_t n, unit_fn fn, void *context);
+/* As thread_pool_run, but in pieces of `piece` items that threads take as they get free: for items
+ * of unequal size, and for threads that are not equally fast, as on a shared machine. */
+void run_pieces(thread_pool *pool, int64_t n, int64_t piece, thread_pool_fn fn, void *context);
 
 /* thread_pool_run as one call of `op`. */
 static inline void run_region(backend *b, operation op, int64_t n, int64_t grain, thread_pool_fn fn,

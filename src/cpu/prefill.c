@@ -94,28 +94,42 @@ void prefill_scratch_take(backend *b)
     if (m->used < gdn_end) m->used = gdn_end;
 }
 
-typedef struct dynamic_units {
-    _Atomic int32_t next;
-    int32_t n;
-    unit_fn fn;
+typedef struct pieces {
+    _Atomic int64_t next;
+    int64_t n, piece;
+    thread_pool_fn fn;
     void *context;
-} dynamic_units;
+} pieces;
 
-static void units_part(void *context, int64_t begin, int64_t end, int thread)
+static void pieces_part(void *context, int64_t begin, int64_t end, int thread)
 {
-    dynamic_units *d = context;
+    pieces *p = context;
     (void)begin, (void)end;
     for (;;) {
-        int32_t unit = atomic_fetch_add_explicit(&d->next, 1, memory_order_relaxed);
-        if (unit >= d->n) return;
-        d->fn(d->context, unit, thread);
+        int64_t from = atomic_fetch_add_explicit(&p->next, p->piece, memory_order_relaxed);
+        if (from >= p->n) return;
+        p->fn(p->context, from, from + p->piece < p->n ? from + p->piece : p->n, thread);
     }
 }
 
-void run_units(thread_pool *pool, int32_t n, unit_fn fn, void *context)
+void run_pieces(thread_pool *pool, int64_t n, int64_t piece, thread_pool_fn fn, void *context)
 {
-    dynamic_units d = {0, n, fn, context};
-    thread_pool_run(pool, smaller_of(n, thread_pool_size(pool)), 1, units_part, &d);
+    pieces p = {0, n, piece, fn, context};
+    int64_t n_pieces = (n + piece - 1) / piece, threads = thread_pool_size(pool);
+    thread_pool_run(pool, n_pieces < threads ? n_pieces : threads, 1, pieces_part, &p);
+}
+
+/* One call of `op`: n items in pieces of at least `least`, a multiple of the grain the kernel
+ * wants.
+ */
+static void run_operation(backend *b, operation op, int64_t n, int64_t least, thread_pool_fn fn,
+                          void *context)
+{
+    enum { PER_THREAD = 6 }; /* pieces */
+    int64_t share = n / (thread_pool_size(b->pool) * PER_THREAD);
+    int64_t start = profile_start(&b->profile);
+    run_pieces(b->pool, n, share > least ? share / least * least : least, fn, context);
+    profile_stop(&b->profile, op, start);
 }
 
 /* ---- what the parallel regions of a chunk see ---- */
@@ -167,13 +181,16 @@ static void add_job(chunk *t, const matrix *m, float *y, int64_t stride)
     t->jobs[t->n_jobs++] = (matrix_job){m, y, stride};
 }
 
+/* Rows of a piece: some tiles of rows, as a piece starts without the last one's overlap. */
+enum { PROJECT_ROWS = 128 };
+
 /* The jobs' matrices times the packed rows. */
 static void project(chunk *t, operation op, int32_t n_inputs)
 {
     int64_t rows = 0;
     for (int32_t j = 0; j < t->n_jobs; j++) rows += t->jobs[j].m->rows;
     t->n_inputs = n_inputs;
-    run_region(t->b, op, rows, 16, project_part, t);
+    run_operation(t->b, op, rows, PROJECT_ROWS, project_part, t);
     t->n_jobs = 0;
 }
 
@@ -210,7 +227,7 @@ static void norm_rows(chunk *t, const float *factor, bool pack)
 {
     t->factor = factor;
     t->pack = pack;
-    run_region(t->b, OP_NORMS, t->n, t->b->k.pack_tile, norm_part, t);
+    run_operation(t->b, OP_NORMS, t->n, t->b->k.pack_tile, norm_part, t);
 }
 
 static void residual_part(void *context, int64_t begin, int64_t end, int thread)
@@ -229,13 +246,13 @@ static void project_output(chunk *t, const matrix *m, const float *mixed)
     t->to_pack = mixed;
     t->pack_cols = m->cols;
     operation op = t->layer->is_attention ? OP_ATTENTION_OUT : OP_GDN_OUT;
-    run_region(t->b, op, t->n, t->b->k.pack_tile, pack_part, t);
+    run_operation(t->b, op, t->n, t->b->k.pack_tile, pack_part, t);
     add_job(t, m, t->p->out, t->b->config.hidden_size);
     project(t, op, t->n);
     t->factor = t->prepared->post_norm;
     t->norm++;
     t->pack = false;
-    run_region(t->b, OP_NORMS, t->n, 1, residual_part, t);
+    run_operation(t->b, OP_NORMS, t->n, 1, residual_part, t);
 }
 
 /* ---- GDN ---- */
@@ -344,9 +361,9 @@ static void gdn_mixer(chunk *t)
     add_job(t, &w->b, p->b, c->n_value_heads);
     project(t, OP_GDN_PROJECTIONS, t->n);
     store_window(t);
-    run_region(b, OP_GDN_CONV, t->n, 1, convolve_part, t);
-    run_region(b, OP_GDN_SCAN, (int64_t)c->n_value_heads * HEAD_SLICES, 1, scan_part, t);
-    run_region(b, OP_GDN_OUT, t->n, 1, gated_norm_part, t);
+    run_operation(b, OP_GDN_CONV, t->n, 1, convolve_part, t);
+    run_operation(b, OP_GDN_SCAN, (int64_t)c->n_value_heads * HEAD_SLICES, 1, scan_part, t);
+    run_operation(b, OP_GDN_OUT, t->n, 1, gated_norm_part, t);
     project_output(t, &w->out, p->mixed);
     profile_count_gdn(b, w, t->n, 1);
 }
@@ -450,9 +467,8 @@ static int32_t tile_tokens(const chunk *t)
 }
 
 /* A tile of tokens of one KV head; the last tokens, which see most, first. */
-static void attention_unit(void *context, int32_t unit, int thread)
+static void attention_unit(chunk *t, int32_t unit, int thread)
 {
-    chunk *t = context;
     const model_config *c = &t->b->config;
     int32_t heads = c->n_query_heads / c->n_kv_heads, tokens = tile_tokens(t);
     int32_t token = (divide_up(t->n, tokens) - 1 - unit / c->n_kv_heads) * tokens;
@@ -477,6 +493,11 @@ static void attention_unit(void *context, int32_t unit, int thread)
     }
 }
 
+static void attention_part(void *context, int64_t begin, int64_t end, int thread)
+{
+    for (int64_t unit = begin; unit < end; unit++) attention_unit(context, (int32_t)unit, thread);
+}
+
 static void attention_mixer(chunk *t)
 {
     const model_config *c = &t->b->config;
@@ -489,8 +510,8 @@ static void attention_mixer(chunk *t)
     add_job(t, &w->v, p->v, c->kv_size);
     project(t, OP_ATTENTION_PROJECTIONS, t->n);
     int64_t start = profile_start(&t->b->profile);
-    thread_pool_run(t->b->pool, t->n, 1, append_part, t);
-    run_units(t->b->pool, divide_up(t->n, tile_tokens(t)) * c->n_kv_heads, attention_unit, t);
+    run_pieces(t->b->pool, t->n, 16, append_part, t);
+    run_pieces(t->b->pool, divide_up(t->n, tile_tokens(t)) * c->n_kv_heads, 1, attention_part, t);
     profile_stop(&t->b->profile, OP_ATTENTION, start);
     project_output(t, &w->o, p->attention_mixed);
     int64_t end = t->first + t->n;
@@ -552,7 +573,7 @@ static void project_logits(chunk *t, logits_mode mode, float *logits)
     int32_t hidden = b->config.hidden_size, n = mode == LOGITS_ALL ? t->n : 1;
     t->to_pack = t->p->u + (int64_t)(t->n - n) * hidden;
     t->pack_cols = hidden;
-    run_region(b, OP_HEAD, n, b->k.pack_tile, pack_part, t);
+    run_operation(b, OP_HEAD, n, b->k.pack_tile, pack_part, t);
     add_job(t, &b->weights->head, logits, b->config.n_vocab);
     project(t, OP_HEAD, n);
 }
@@ -561,7 +582,7 @@ static calla_status run_chunk(chunk *t, const calla_control *control, calla_erro
 {
     backend *b = t->b;
     for (int32_t i = 0; i < t->n; i++) t->p->bad_norm[i] = -1;
-    run_region(b, OP_EMBEDDING, t->n, 1, embed_part, t);
+    run_operation(b, OP_EMBEDDING, t->n, 1, embed_part, t);
     for (int32_t i = 0; i < b->config.n_layers; i++) {
         if (is_cancelled(control))
             return error_set(err, CALLA_ERR_CANCELLED, "cancelled at position %lld",

@@ -78,9 +78,8 @@ static int32_t n_chosen(const moe_chunk *t)
 }
 
 /* One expert's matrices for some of its rows. */
-static void expert_part(void *context, int32_t index, int thread)
+static void multiply_expert(moe_chunk *t, int64_t index, int thread)
 {
-    moe_chunk *t = context;
     const model_config *c = &t->b->config;
     const cpu_kernels *k = &t->b->k;
     prefill_scratch *p = t->p;
@@ -102,6 +101,11 @@ static void expert_part(void *context, int32_t index, int thread)
     k->pack_input(g, width, NULL, unit->n, width, packed);
     k->gemm(&down, 0, c->hidden_size, packed, unit->n,
             p->down + (int64_t)unit->first * c->hidden_size, c->hidden_size);
+}
+
+static void expert_part(void *context, int64_t begin, int64_t end, int thread)
+{
+    for (int64_t i = begin; i < end; i++) multiply_expert(context, i, thread);
 }
 
 /* Tokens [begin, end): x += sum over the slots in their order of weight * down, + the shared one.
@@ -127,12 +131,12 @@ void prefill_moe(backend *b, int32_t index, int64_t first, int32_t n)
 {
     moe_chunk t = {b, &b->scratch.prefill, &b->weights->layers[index].moe, n, index, first};
     int64_t start = profile_start(&b->profile);
-    thread_pool_run(b->pool, n, 1, route_part, &t);
+    run_pieces(b->pool, n, ROUTE_TILE, route_part, &t);
     sort_slots(&t);
     profile_stop(&b->profile, OP_ROUTER, start);
     start = profile_start(&b->profile);
-    run_units(b->pool, t.p->n_units, expert_part, &t);
-    thread_pool_run(b->pool, n, 1, combine_part, &t);
+    run_pieces(b->pool, t.p->n_units, 1, expert_part, &t);
+    run_pieces(b->pool, n, 16, combine_part, &t);
     const model_config *c = &b->config;
     profile_stop_experts(&b->profile, start, (int64_t)c->n_experts_per_token * c->expert_width,
                          c->shared_expert_width);
