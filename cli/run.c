@@ -204,15 +204,24 @@ static json_t *timings(const run_state *r)
                      "backend", r->info.backend, "isa", r->info.isa, "threads", r->info.n_threads);
 }
 
+/* The object with the calls, which are JSON text already, put in at its end. */
+static void write_with_calls(const char *object, const char *calls)
+{
+    cli_write(object, strlen(object) - 1);
+    cli_write(", \"tool_calls\": [", 17);
+    cli_write(calls, strlen(calls));
+    cli_write("]}\n", 3);
+}
+
 static void print_json(run_state *r)
 {
     run_answer *a = &r->answer;
     fflush(a->text);
     fflush(a->reasoning);
+    fflush(a->calls);
     json_t *o = json_object();
     json_object_set_new(o, "text", json_stringn(a->text_data, a->n_text));
     json_object_set_new(o, "reasoning", json_stringn(a->reasoning_data, a->n_reasoning));
-    json_object_set(o, "tool_calls", a->tool_calls);
     json_object_set_new(o, "finish_reason", json_string(r->finish_reason));
     json_object_set_new(o, "usage",
                         json_pack("{s:i, s:i, s:I}", "prompt_tokens", r->sync.n_tokens,
@@ -221,7 +230,7 @@ static void print_json(run_state *r)
     json_object_set_new(o, "timings", timings(r));
     if (r->logprobs) json_object_set(o, "logprobs", r->logprobs);
     char *text = json_dumps(o, JSON_REAL_PRECISION(9));
-    if (text && cli_write(text, strlen(text))) cli_write("\n", 1);
+    if (text) write_with_calls(text, a->calls_data);
     free(text);
     json_decref(o);
 }
@@ -281,7 +290,7 @@ static int answer(run_state *r)
         r->finish_reason = status == CALLA_ERR_CANCELLED ? "cancelled" : "error";
     calla_status finished = run_answer_finish(&r->answer, &late);
     if (status == CALLA_OK && finished != CALLA_OK) status = finished, err = late;
-    if (json_array_size(r->answer.tool_calls) > 0 && strcmp(r->finish_reason, "stop") == 0)
+    if (r->answer.n_calls > 0 && strcmp(r->finish_reason, "stop") == 0)
         r->finish_reason = "tool_calls";
     if (r->args->json) print_json(r);
     if (r->args->stats) print_stats(r);

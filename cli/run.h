@@ -42,12 +42,14 @@ typedef struct run_answer {
     const run_args *args;
     calla_chat_parser *parser; /* NULL with --raw */
     calla_utf8_stream utf8;
-    FILE *text, *reasoning, *arguments; /* memory streams; text and reasoning with --json only */
-    char *text_data, *reasoning_data, *arguments_data;
-    size_t n_text, n_reasoning, n_arguments;
-    json_t *tool_calls; /* array of {"name", "arguments"} */
-    char *tool_name;
-    char *held; /* [n_held] end of the text that may be the start of a stop text */
+    /* Memory streams; all but arguments with --json only. Calls are {"name": NAME, "arguments":
+     * OBJECT} as JSON text, joined by ", ": a tree would round numbers and lose large ones. */
+    FILE *text, *reasoning, *calls, *arguments;
+    char *text_data, *reasoning_data, *calls_data, *arguments_data;
+    size_t n_text, n_reasoning, n_calls_bytes, n_arguments;
+    int32_t n_calls;
+    char *tool_name; /* of the call at hand, as a JSON string */
+    char *held;      /* [n_held] end of the text that may be the start of a stop text */
     size_t n_held, held_capacity;
     bool show_reasoning, styled; /* styled: the terminal is dimmed now */
     bool in_reasoning;

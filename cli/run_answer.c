@@ -121,7 +121,9 @@ static void begin_tool(run_answer *a, const char *name, size_t n_bytes)
 {
     release_held(a);
     free(a->tool_name);
-    a->tool_name = strndup(name, n_bytes);
+    json_t *string = json_stringn(name, n_bytes);
+    a->tool_name = string ? json_dumps(string, JSON_ENCODE_ANY) : NULL;
+    json_decref(string);
     a->arguments = open_memstream(&a->arguments_data, &a->n_arguments);
     if (!a->tool_name || !a->arguments) a->no_memory = true;
 }
@@ -137,22 +139,28 @@ static void close_arguments(run_answer *a)
 /* A call is printed as one line of JSON. */
 static void end_tool(run_answer *a)
 {
-    if (!a->arguments) return;
-    fflush(a->arguments);
-    json_t *arguments =
-        json_loadb(a->arguments_data, a->n_arguments, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
-    json_t *call = json_pack("{s:s, s:o}", "name", a->tool_name, "arguments",
-                             arguments ? arguments : json_object());
-    close_arguments(a);
-    if (!a->args->json) {
-        char *line = json_dumps(call, JSON_REAL_PRECISION(15));
+    static const char format[] = "{\"name\": %s, \"arguments\": %s}";
+    if (!a->arguments || !a->tool_name) return;
+    if (fflush(a->arguments) != 0) {
+        a->no_memory = true;
+    } else if (a->args->json) {
+        if (a->n_calls > 0) fputs(", ", a->calls);
+        fprintf(a->calls, format, a->tool_name, a->arguments_data);
+    } else {
+        char *line;
+        int n = asprintf(&line, format, a->tool_name, a->arguments_data);
         end_reasoning(a);
         if (a->last && a->last != '\n') write_out(a, "\n", 1);
-        if (line) write_out(a, line, strlen(line));
+        if (n >= 0) {
+            write_out(a, line, (size_t)n);
+            free(line);
+        } else {
+            a->no_memory = true;
+        }
         write_out(a, "\n", 1);
-        free(line);
     }
-    if (json_array_append_new(a->tool_calls, call) != 0) a->no_memory = true;
+    close_arguments(a);
+    a->n_calls++;
 }
 
 static void on_event(void *user, const calla_chat_event *event)
@@ -182,14 +190,15 @@ static void on_event(void *user, const calla_chat_event *event)
 calla_status run_answer_init(run_answer *a, const run_args *args, const run_prompt *prompt,
                              calla_error *err)
 {
-    *a = (run_answer){.args = args, .tool_calls = json_array()};
+    *a = (run_answer){.args = args};
     a->show_reasoning =
         args->show_thinking < 0 ? isatty(STDOUT_FILENO) != 0 : args->show_thinking > 0;
     if (args->json) {
         a->text = open_memstream(&a->text_data, &a->n_text);
         a->reasoning = open_memstream(&a->reasoning_data, &a->n_reasoning);
+        a->calls = open_memstream(&a->calls_data, &a->n_calls_bytes);
     }
-    if (!a->tool_calls || (args->json && !(a->text && a->reasoning))) {
+    if (args->json && !(a->text && a->reasoning && a->calls)) {
         *err = (calla_error){CALLA_ERR_MEMORY, "no memory for the answer"};
         return CALLA_ERR_MEMORY;
     }
@@ -206,11 +215,12 @@ void run_answer_deinit(run_answer *a)
     close_arguments(a);
     if (a->text) fclose(a->text);
     if (a->reasoning) fclose(a->reasoning);
+    if (a->calls) fclose(a->calls);
     free(a->text_data);
     free(a->reasoning_data);
+    free(a->calls_data);
     free(a->tool_name);
     free(a->held);
-    json_decref(a->tool_calls);
 }
 
 static calla_status check(const run_answer *a, calla_error *err)

@@ -122,7 +122,7 @@ static void tool_calls_are_lines_of_json(void **state)
         const char *line =
             strstr(out, "{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Rome\"}}\n");
         if (!line || strncmp(out, "Looking.\n", 9) != 0) fail_msg("'%s'", out);
-        assert_int_equal(json_array_size(a.tool_calls), 1);
+        assert_int_equal(a.n_calls, 1);
         run_answer_deinit(&a);
     }
 }
@@ -138,10 +138,32 @@ static void json_keeps_the_parts(void **state)
     fflush(a.reasoning);
     assert_int_equal(strncmp(a.text_data, "Looking.", 8), 0);
     assert_non_null(strstr(a.reasoning_data, "Hm."));
-    const json_t *one = json_array_get(a.tool_calls, 0);
-    assert_string_equal(json_string_value(json_object_get(one, "name")), "get_weather");
-    assert_string_equal(
-        json_string_value(json_object_get(json_object_get(one, "arguments"), "city")), "Rome");
+    fflush(a.calls);
+    assert_string_equal(a.calls_data,
+                        "{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Rome\"}}");
+    run_answer_deinit(&a);
+}
+
+/* Numbers come through with all their digits, also those beyond 64 bits. */
+static void arguments_are_exact(void **state)
+{
+    (void)state;
+    static const char two[] = "</think>\n\n<tool_call>\n<function=f\"g>\n<parameter=id>\n"
+                              "123456789012345678901234567890\n</parameter>\n</function>\n"
+                              "</tool_call>\n<tool_call>\n<function=h>\n<parameter=x>\n"
+                              "48.85661398123457\n</parameter>\n</function>\n</tool_call>";
+    static const char first[] = "{\"name\": \"f\\\"g\", \"arguments\": {\"id\": "
+                                "123456789012345678901234567890}}",
+                      second[] = "{\"name\": \"h\", \"arguments\": {\"x\": 48.85661398123457}}";
+    char expected[256];
+    snprintf(expected, sizeof expected, "%s\n%s\n", first, second);
+    expect_output(&(run_args){0}, two, expected);
+    run_answer a;
+    answer(&(run_args){.json = true}, &a, two, 7);
+    fflush(a.calls);
+    snprintf(expected, sizeof expected, "%s, %s", first, second);
+    assert_string_equal(a.calls_data, expected);
+    assert_int_equal(a.n_calls, 2);
     run_answer_deinit(&a);
 }
 
@@ -171,6 +193,7 @@ int main(void)
         cmocka_unit_test(stop_texts_cut_the_answer_only),
         cmocka_unit_test(tool_calls_are_lines_of_json),
         cmocka_unit_test(json_keeps_the_parts),
+        cmocka_unit_test(arguments_are_exact),
         cmocka_unit_test(a_reader_that_leaves_is_noticed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
