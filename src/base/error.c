@@ -4,20 +4,31 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Replaces control characters by '?', and cuts a UTF-8 sequence that truncation broke. */
-static void tidy(char *text)
+/* Bytes of the well-formed UTF-8 sequence at `p`, which a NUL ends; 0 if there is none. */
+static size_t sequence_bytes(const unsigned char *p)
 {
-    size_t n = strlen(text);
-    for (size_t i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)text[i];
-        if (c < 0x20 || c == 0x7f) text[i] = '?';
+    if (p[0] < 0x80) return 1;
+    size_t n = p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
+    for (size_t i = 1; i < n; i++)
+        if ((p[i] & 0xc0) != 0x80) return 0;
+    /* Longer than need be, a surrogate, or beyond U+10FFFF. */
+    bool bad = (p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] >= 0xa0) ||
+               (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] >= 0x90);
+    return bad ? 0 : n;
+}
+
+/* One line of UTF-8: control characters and what is not UTF-8 become '?', a sequence that
+ * truncation broke goes. */
+static void tidy(char *text, bool truncated)
+{
+    unsigned char *p = (unsigned char *)text;
+    for (size_t n; *p; p += n ? n : 1) {
+        n = sequence_bytes(p);
+        if (n > 0 && *p >= 0x20 && *p != 0x7f) continue;
+        bool cut = truncated && n == 0 && *p >= 0xc0 && strlen((const char *)p) < 4;
+        *p = cut ? '\0' : '?';
+        if (cut) return;
     }
-    size_t i = n;
-    while (i > 0 && n - i < 3 && ((unsigned char)text[i - 1] & 0xc0) == 0x80) i--;
-    if (i == 0 || n - i > 3) return;
-    unsigned char lead = (unsigned char)text[i - 1];
-    size_t need = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : lead >= 0xc0 ? 1 : 0;
-    if (need > n - i) text[i - 1] = '\0';
 }
 
 static calla_status set_v(calla_error *err, calla_status code, const char *suffix,
@@ -30,7 +41,7 @@ static calla_status set_v(calla_error *err, calla_status code, const char *suffi
         size_t used = strlen(err->message);
         snprintf(err->message + used, sizeof err->message - used, ": %s", suffix);
     }
-    tidy(err->message);
+    tidy(err->message, strlen(err->message) + 1 == sizeof err->message);
     return code;
 }
 

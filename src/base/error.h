@@ -5,8 +5,8 @@
 #include <calla/calla.h>
 
 /* Sets *err (if not NULL) to `code` and the formatted one-line message; returns `code`, so that
- * `return error_set(err, ...)` reports and leaves. Control characters in the message become "?":
- * file and tensor names come from outside. */
+ * `return error_set(err, ...)` reports and leaves. Control characters in the message become "?",
+ * and bytes that are not UTF-8 too: file and tensor names come from outside. */
 calla_status error_set(calla_error *err, calla_status code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -1,8 +1,8 @@
 #include "model/config.h"
 
 #include "base/file.h"
+#include "base/json.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,15 +94,10 @@ static calla_status expect_bool(const section *s, const char *key, bool expected
     return refuse(s, key, value, expected ? "true" : "false");
 }
 
-static bool is_string(json_t *value, const char *text)
-{
-    return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
-}
-
 static calla_status expect_string(const section *s, const char *key, const char *expected)
 {
     json_t *value = field(s, key);
-    if (!value || is_string(value, expected)) return CALLA_OK;
+    if (!value || json_is_text(value, expected)) return CALLA_OK;
     char text[64];
     snprintf(text, sizeof text, "\"%s\"", expected);
     return refuse(s, key, value, text);
@@ -168,7 +163,7 @@ static calla_status check_architecture(const section *t)
     CALLA_TRY(expect_bool(t, "tie_word_embeddings", false));
     CALLA_TRY(expect_string(t, "hidden_act", "silu"));
     json_t *gate = field(t, "output_gate_type"); /* of the GDN norm; both names mean SiLU */
-    if (gate && !is_string(gate, "swish") && !is_string(gate, "silu"))
+    if (gate && !json_is_text(gate, "swish") && !json_is_text(gate, "silu"))
         return refuse(t, "output_gate_type", gate, "\"swish\"");
     json_t *dense = field(t, "mlp_only_layers");
     if (dense && (!json_is_array(dense) || json_array_size(dense) > 0))
@@ -195,8 +190,8 @@ static calla_status parse_layer_types(const section *t, model_config *c)
             char key[32];
             snprintf(key, sizeof key, "layer_types[%d]", i);
             json_t *type = json_array_get(types, (size_t)i);
-            c->is_attention[i] = is_string(type, "full_attention");
-            if (!c->is_attention[i] && !is_string(type, "linear_attention"))
+            c->is_attention[i] = json_is_text(type, "full_attention");
+            if (!c->is_attention[i] && !json_is_text(type, "linear_attention"))
                 return refuse(t, key, type, "\"linear_attention\" or \"full_attention\"");
             if (interval && c->is_attention[i] != by_interval) {
                 char expected[96];
@@ -345,15 +340,15 @@ static calla_status parse_root(const section *top, model_config *c)
     if (t.object) {
         if (!json_is_object(t.object)) return refuse(top, "text_config", t.object, "an object");
         json_t *type = field(top, "model_type");
-        if (!is_string(type, "qwen3_5_moe"))
+        if (!json_is_text(type, "qwen3_5_moe"))
             return refuse(top, "model_type", type, "\"qwen3_5_moe\"");
         CALLA_TRY(expect_bool(top, "tie_word_embeddings", false));
     } else { /* a text-only export: the same fields at the top */
         json_t *type = field(top, "model_type");
-        if (!is_string(type, "qwen3_5_moe_text"))
-            return refuse(top, is_string(type, "qwen3_5_moe") ? "text_config" : "model_type",
-                          is_string(type, "qwen3_5_moe") ? NULL : type,
-                          is_string(type, "qwen3_5_moe") ? "an object" : "\"qwen3_5_moe\"");
+        if (!json_is_text(type, "qwen3_5_moe_text"))
+            return refuse(top, json_is_text(type, "qwen3_5_moe") ? "text_config" : "model_type",
+                          json_is_text(type, "qwen3_5_moe") ? NULL : type,
+                          json_is_text(type, "qwen3_5_moe") ? "an object" : "\"qwen3_5_moe\"");
         t.prefix = "";
         t.object = top->object;
     }

@@ -2,11 +2,11 @@
  * config.json add to it (MODEL.md 5.1, 5.2, 1.4). Whatever the steps of encoding do not implement
  * is refused with the value seen. */
 #include "base/file.h"
+#include "base/json.h"
 #include "base/memory.h"
 #include "model/tokenizer.h"
 #include "model/utf8.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,11 +31,6 @@ static calla_status refuse(const char *path, const char *field, const json_t *va
     char shown[UTF8_SHOWN_BYTES];
     return error_set(err, CALLA_ERR_INPUT, "%s: %s is %s, expected %s", path, field,
                      show(value, shown), expected);
-}
-
-static bool is_string(const json_t *value, const char *expected)
-{
-    return json_is_string(value) && strcmp(json_string_value(value), expected) == 0;
 }
 
 static bool is_null(const json_t *value)
@@ -63,7 +58,7 @@ static calla_status check_model(const char *path, const json_t *root, calla_toke
 {
     const json_t *model = json_object_get(root, "model");
     const json_t *type = json_object_get(model, "type");
-    if (!is_string(type, "BPE")) return refuse(path, "model.type", type, "\"BPE\"", err);
+    if (!json_is_text(type, "BPE")) return refuse(path, "model.type", type, "\"BPE\"", err);
     static const struct {
         const char *name, *field;
     } unused[] = {
@@ -75,7 +70,7 @@ static calla_status check_model(const char *path, const json_t *root, calla_toke
     };
     for (size_t i = 0; i < sizeof unused / sizeof unused[0]; i++) {
         const json_t *value = json_object_get(model, unused[i].name);
-        if (!is_null(value) && !json_is_false(value) && !is_string(value, ""))
+        if (!is_null(value) && !json_is_false(value) && !json_is_text(value, ""))
             return refuse(path, unused[i].field, value, "null", err);
     }
     const json_t *ignore_merges = json_object_get(model, "ignore_merges");
@@ -88,7 +83,7 @@ static calla_status check_model(const char *path, const json_t *root, calla_toke
 static calla_status check_byte_level(const char *path, const char *field, const json_t *value,
                                      calla_error *err)
 {
-    if (!is_string(json_object_get(value, "type"), "ByteLevel"))
+    if (!json_is_text(json_object_get(value, "type"), "ByteLevel"))
         return refuse(path, field, value, "a ByteLevel", err);
     return CALLA_OK;
 }
@@ -99,16 +94,16 @@ static calla_status read_pre_tokenizer(const char *path, const json_t *root, cal
 {
     const json_t *pre = json_object_get(root, "pre_tokenizer");
     const json_t *steps = json_object_get(pre, "pretokenizers");
-    if (!is_string(json_object_get(pre, "type"), "Sequence") || json_array_size(steps) != 2)
+    if (!json_is_text(json_object_get(pre, "type"), "Sequence") || json_array_size(steps) != 2)
         return refuse(path, "pre_tokenizer", pre, "a Sequence of a Split and a ByteLevel", err);
     const json_t *cut = json_array_get(steps, 0), *level = json_array_get(steps, 1);
     const json_t *regex = json_object_get(json_object_get(cut, "pattern"), "Regex");
-    if (!is_string(json_object_get(cut, "type"), "Split") || !json_is_string(regex) ||
-        !is_string(json_object_get(cut, "behavior"), "Isolated") ||
+    if (!json_is_text(json_object_get(cut, "type"), "Split") || !json_is_string(regex) ||
+        !json_is_text(json_object_get(cut, "behavior"), "Isolated") ||
         json_is_true(json_object_get(cut, "invert")))
         return refuse(path, "pre_tokenizer.pretokenizers[0]", cut,
                       "a Split by a Regex, Isolated, not inverted", err);
-    if (!is_string(json_object_get(level, "type"), "ByteLevel") ||
+    if (!json_is_text(json_object_get(level, "type"), "ByteLevel") ||
         !json_is_false(json_object_get(level, "add_prefix_space")) ||
         !json_is_false(json_object_get(level, "use_regex")))
         return refuse(path, "pre_tokenizer.pretokenizers[1]", level,
@@ -123,7 +118,7 @@ static calla_status check_root(const char *path, const json_t *root, calla_token
                                calla_error *err)
 {
     const json_t *normalizer = json_object_get(root, "normalizer");
-    t->normalize = is_string(json_object_get(normalizer, "type"), "NFC");
+    t->normalize = json_is_text(json_object_get(normalizer, "type"), "NFC");
     if (!is_null(normalizer) && !t->normalize)
         return refuse(path, "normalizer", normalizer, "null or an NFC", err);
     const json_t *post = json_object_get(root, "post_processor");

@@ -1,26 +1,9 @@
 #!/usr/bin/env bash
 # calla bench: options, the fields of its outputs, and the digest, which nothing but the points and
 # the model may change. No timing is judged: machines are busy.
-set -u
-calla=$1 source=$3
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-failures=0
-fail() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
+. "$3/tests/support/command.sh"
+command=bench
 
-# refused CODE TEXT ARGUMENTS...: TEXT on stderr, nothing on stdout
-refused() {
-    local code=$1 text=$2
-    shift 2
-    "$calla" bench "$@" >out 2>err
-    [ $? = "$code" ] || fail "bench $*: exit code is not $code"
-    [ -s out ] && fail "bench $*: output although refused"
-    grep -qF -- "$text" err || fail "bench $*: no '$text' in: $(cat err)"
-}
 refused 2 "give one of -m DIR and --synth" --prefill 16
 refused 2 "give one of -m DIR and --synth" --synth tiny -m x
 refused 2 "give one of --csv and --json" --synth tiny --csv --json
@@ -126,5 +109,4 @@ PEER
     [ "$(ls runs | wc -l)" = 4 ] || fail "compare: $(ls runs)"
 fi
 
-[ $failures = 0 ] && echo "ok"
-exit $((failures > 0))
+finish

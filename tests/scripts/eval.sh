@@ -1,32 +1,8 @@
 #!/usr/bin/env bash
 # calla eval: its figures against those computed from calla logits, and against itself.
-set -u
-calla=$1
-source=$3
+. "$3/tests/support/command.sh"
 model=$source/tests/data/oracle-a/mlx4
 ids=$source/tests/data/oracle-a/ids.txt
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-failures=0
-
-fail() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
-
-check() {
-    local name=$1 expected=$2 part=$3
-    shift 3
-    "$@" >out 2>err </dev/null
-    local code=$?
-    [ $code = "$expected" ] || fail "$name: exit code $code instead of $expected: $(cat err)"
-    if [ -n "$part" ]; then
-        grep -qF -- "$part" err || fail "$name: no '$part' in: $(cat err)"
-    elif [ -s err ]; then
-        fail "$name: unexpected message: $(cat err)"
-    fi
-}
 
 figure() { grep -o "\"$1\": [-+0-9.e]*" out | head -1 | cut -d' ' -f2; }
 # close A B TOLERANCE
@@ -93,5 +69,4 @@ check "reference missing" 1 "nowhere" "${eval[@]}" --against nowhere
 check "reference backend" 1 "backend 'abacus'" "${eval[@]}" --against-backend abacus
 check "window too long" 1 "the model allows 1 to 4096" "${eval[@]}" --ctx 5000
 
-[ $failures = 0 ] && echo "ok"
-exit $((failures > 0))
+finish

@@ -1,31 +1,8 @@
 #!/usr/bin/env bash
 # calla logits: what is written, where, and what is refused.
-set -u
-calla=$1
-model=$3/tests/data/oracle-a/mlx4
-ids=$3/tests/data/oracle-a/ids.txt
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-failures=0
-
-fail() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
-
-check() {
-    local name=$1 expected=$2 part=$3
-    shift 3
-    "$@" >out 2>err </dev/null
-    local code=$?
-    [ $code = "$expected" ] || fail "$name: exit code $code instead of $expected: $(cat err)"
-    if [ -n "$part" ]; then
-        grep -qF -- "$part" err || fail "$name: no '$part' in: $(cat err)"
-    elif [ -s err ]; then
-        fail "$name: unexpected message: $(cat err)"
-    fi
-}
+. "$3/tests/support/command.sh"
+model=$source/tests/data/oracle-a/mlx4
+ids=$source/tests/data/oracle-a/ids.txt
 
 logits=("$calla" logits -m "$model")
 check "help" 0 "" "$calla" logits --help
@@ -72,5 +49,4 @@ codes=("${PIPESTATUS[@]}")
 [ "${codes[0]}" = 0 ] || fail "closed pipe: exit code ${codes[0]}"
 [ -s err ] && fail "closed pipe: $(cat err)"
 
-[ $failures = 0 ] && echo "ok"
-exit $((failures > 0))
+finish

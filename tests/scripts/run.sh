@@ -1,30 +1,6 @@
 #!/usr/bin/env bash
 # calla run: options, output, signals, closed pipes.
-set -u
-calla=$1
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-failures=0
-
-fail() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
-
-# check NAME EXPECTED_CODE EXPECTED_STDERR_PART COMMAND...: runs it with output in out and err
-check() {
-    local name=$1 expected=$2 part=$3
-    shift 3
-    "$@" >out 2>err </dev/null
-    local code=$?
-    [ $code = "$expected" ] || fail "$name: exit code $code instead of $expected: $(cat err)"
-    if [ -n "$part" ]; then
-        grep -qF -- "$part" err || fail "$name: no '$part' in: $(cat err)"
-    elif [ -s err ]; then
-        fail "$name: unexpected message: $(cat err)"
-    fi
-}
+. "$3/tests/support/command.sh"
 
 "$calla" synth --shape tiny model >/dev/null 2>&1 || { echo "FAILED: synth"; exit 1; }
 run=("$calla" run -m model --ctx 512 --seed 3)
@@ -125,7 +101,7 @@ for signal in INT:130 TERM:143; do
 done
 
 # ---- a model that answers ----
-tiny=("$calla" run -m "$3/models/tiny" --greedy)
+tiny=("$calla" run -m "$source/models/tiny" --greedy)
 check "an answer" 0 "" "${tiny[@]}" -p "What is a dog?" --no-think
 grep -q "animal" out || fail "what is a dog: $(cat out)"
 check "with reasoning" 0 "" "${tiny[@]}" -p "What is a dog?" --json
@@ -146,5 +122,4 @@ check "a tool call" 0 "" "${tiny[@]}" -p "What is the weather in Paris?" --tools
 check "a tool call in json" 0 "" "${tiny[@]}" -p "What is the weather in Paris?" --tools tools.json --json
 grep -q '"finish_reason": "tool_calls"' out || fail "call: $(cat out)"
 
-[ $failures = 0 ] && echo "ok"
-exit $((failures > 0))
+finish

@@ -1,30 +1,17 @@
 #!/usr/bin/env bash
 # calla synth: what it writes, how it refuses, and what an interrupted run leaves: nothing.
-# usage: synth.sh PROGRAM BUILD_FOLDER SOURCE_FOLDER
-set -euo pipefail
-program=$1
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$3/tests/support/command.sh"
+set -e -o pipefail
+command=synth
 
-# refused CODE TEXT ARGUMENTS...: TEXT on stderr, nothing on stdout
-refused() {
-    local code=$1 text=$2 rc=0
-    shift 2
-    "$program" synth "$@" >"$work/out" 2>"$work/err" || rc=$?
-    [ "$rc" = "$code" ] || fail "synth $*: exit $rc, expected $code"
-    [ ! -s "$work/out" ] || fail "synth $*: output although refused"
-    grep -qF -- "$text" "$work/err" || fail "synth $*: $(cat "$work/err") -- expected $text"
-}
-
-"$program" synth --help | grep -q '^usage: calla synth' || fail "help"
-"$program" synth --shape tiny --seed 3 "$work/a" >"$work/out" 2>"$work/err"
+"$calla" synth --help | grep -q '^usage: calla synth' || fail "help"
+"$calla" synth --shape tiny --seed 3 "$work/a" >"$work/out" 2>"$work/err"
 [ ! -s "$work/out" ] && [ ! -s "$work/err" ] || fail "silent unless on a terminal"
-"$program" info -m "$work/a" >"$work/info"
+"$calla" info -m "$work/a" >"$work/info"
 grep -q 'layers  *8: 6 gated delta net, 2 attention; hidden size 256' "$work/info" || fail "shape"
-"$program" synth --shape tiny --seed 3 --layers 2 --layout bf16 "$work/b"
-"$program" info -m "$work/b" | grep -q 'layers  *2: 2 gated delta net, 0 attention' || fail "layers"
-[ "$("$program" tokenize -m "$work/a" -p ' the time of the world' | tr ',' '\n' | wc -l)" = 5 ] ||
+"$calla" synth --shape tiny --seed 3 --layers 2 --layout bf16 "$work/b"
+"$calla" info -m "$work/b" | grep -q 'layers  *2: 2 gated delta net, 0 attention' || fail "layers"
+[ "$("$calla" tokenize -m "$work/a" -p ' the time of the world' | tr ',' '\n' | wc -l)" = 5 ] ||
     fail "common words are single tokens"
 
 refused 2 '--shape' "$work/c"
@@ -37,7 +24,7 @@ refused 1 "$work/a is not empty" --shape tiny "$work/a"
 
 # Interrupted while it writes 19.5 GB (a few of them, before the signal is handled).
 if [ "$(df -Pk "$work" | awk 'NR==2 {print $4}')" -gt 22000000 ]; then
-    "$program" synth --shape 35b "$work/c" &
+    "$calla" synth --shape 35b "$work/c" &
     pid=$!
     for _ in $(seq 200); do
         if compgen -G "$work/c/model-00001-of-00004.safetensors.*" >/dev/null; then break; fi
@@ -53,10 +40,10 @@ fi
 if unshare -rm true 2>/dev/null; then
     mkdir "$work/small"
     unshare -rm bash -c "mount -t tmpfs -o size=4m none '$work/small' &&
-        '$program' synth --shape tiny '$work/small/x' 2>'$work/err'; echo \$? >'$work/rc'
+        '$calla' synth --shape tiny '$work/small/x' 2>'$work/err'; echo \$? >'$work/rc'
         ls '$work/small' >'$work/left'"
     [ "$(cat "$work/rc")" = 1 ] || fail "small disk: exit $(cat "$work/rc")"
     grep -q 'GB are needed; nothing was written' "$work/err" || fail "small disk: $(cat "$work/err")"
     [ ! -s "$work/left" ] || fail "small disk: left $(cat "$work/left")"
 fi
-echo ok
+finish

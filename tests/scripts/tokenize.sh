@@ -1,31 +1,8 @@
 #!/usr/bin/env bash
 # calla tokenize: both directions, lines, text only, and what is refused.
-set -u
-calla=$1
-model=$3/tests/data/tokenizer_small
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-failures=0
-
-fail() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
-
-# check NAME CODE PART-OF-STDERR COMMAND... ; standard input is the file `in`
-check() {
-    local name=$1 expected=$2 part=$3
-    shift 3
-    "$@" >out 2>err <in
-    local code=$?
-    [ $code = "$expected" ] || fail "$name: exit code $code instead of $expected: $(cat err)"
-    if [ -n "$part" ]; then
-        grep -qF -- "$part" err || fail "$name: no '$part' in: $(cat err)"
-    elif [ -s err ]; then
-        fail "$name: unexpected message: $(cat err)"
-    fi
-}
+. "$3/tests/support/command.sh"
+model=$source/tests/data/tokenizer_small
+input=in
 
 # output NAME EXPECTED: of the command before (printf escapes)
 output() {
@@ -83,4 +60,5 @@ cmp text back || fail "there and back"
 if [ -w /dev/full ]; then
     check "a full disk" 1 "cannot write" bash -c '"$@" >/dev/full' bash "${tokenize[@]}" -p x
 fi
-[ $failures = 0 ]
+
+finish

@@ -51,6 +51,13 @@ static void test_error(void **state)
     assert_int_equal(error_set_errno(NULL, CALLA_ERR_IO, ENOENT, "nobody"), CALLA_ERR_IO);
     error_set(&err, CALLA_ERR_INPUT, "a\nb\x1b[31m\x7f\t\xc3\xa9");
     assert_string_equal(err.message, "a?b?[31m??\xc3\xa9");
+    /* Stray and missing continuations, overlong forms, a surrogate, beyond the last character. */
+    error_set(&err, CALLA_ERR_INPUT, "%s",
+              "\x80 \xc3 \xe2\x82 \xc0\xaf \xe0\x9f\xbf \xf0\x8f\xbf\xbf");
+    assert_string_equal(err.message, "? ? ?? ?? ??? ????");
+    error_set(&err, CALLA_ERR_INPUT, "%s",
+              "\xed\xa0\x80 \xf4\x90\x80\x80 \xff \xed\x9f\xbf\xf4\x8f\xbf\xbf \xe2\x82");
+    assert_string_equal(err.message, "??? ???? ? \xed\x9f\xbf\xf4\x8f\xbf\xbf ??");
 }
 
 /* A message cut to fit stays UTF-8, wherever the cut falls in a sequence of 2, 3 or 4 bytes. */
