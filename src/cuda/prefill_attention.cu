@@ -192,7 +192,8 @@ static __global__ void __launch_bounds__(WARPS * 32, 1) attention_kernel(prefill
         copy_commit();
         float scale[2];
         uint32_t p[4][4];
-        softmax_tile(s, seen, first, max, sum, scale, p);
+        softmax_tile(s, seen, first, max, sum, scale);
+        pack_probabilities(s, p);
 #pragma unroll
         for (int i = 0; i < 32; i++)
 #pragma unroll
@@ -201,23 +202,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 1) attention_kernel(prefill
         __syncthreads();
         add_tile(o, p, v);
     }
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        int row = warp * 16 + lane / 4 + 8 * h;
-        float inverse = 1.0f / quad_sum(sum[h]);
-        if (r.first + row >= r.end) continue;
-        int64_t t = row_token(a, r, row), head = row_head(a, r, row);
-        const float *gate =
-            a.projected + t * a.projected_stride + (head * 2 + 1) * ATTENTION_DIM + lane % 4 * 2;
-        __half *out = a.mixed + (t * a.n_query_heads + head) * ATTENTION_DIM + lane % 4 * 2;
-#pragma unroll
-        for (int i = 0; i < 32; i++) {
-            float2 g = *(const float2 *)(gate + i * 8);
-            *(__half2 *)(out + i * 8) =
-                __halves2half2(to_half(o[i][2 * h] * inverse * sigmoid(g.x)),
-                               to_half(o[i][2 * h + 1] * inverse * sigmoid(g.y)));
-        }
-    }
+    store_outputs(a, r, warp * 16 + lane / 4, o, sum);
 }
 
 cudaError_t prefill_attention_init(const prefill_device *device)
@@ -229,12 +214,14 @@ cudaError_t prefill_attention_init(const prefill_device *device)
         e = cudaFuncSetAttribute((const void *)attention_kernel<8>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  general_shared_bytes(8));
+    if (!e && device->path == PREFILL_PATH_HOPPER) e = prefill_attention_hopper_init();
     return e;
 }
 
 cudaError_t prefill_attention(const prefill_device *device, const prefill_attention_args *args,
                               cudaStream_t stream)
 {
+    if (device->path == PREFILL_PATH_HOPPER) return prefill_attention_hopper(args, stream);
     int warps = device->shared_bytes >= general_shared_bytes(8) ? 8 : 4;
     int64_t rows = (int64_t)args->n_tokens * (args->n_query_heads / args->n_kv_heads);
     dim3 grid((unsigned)args->n_kv_heads, (unsigned)ceil_div(rows, warps * 16));

@@ -67,12 +67,11 @@ static __device__ __forceinline__ float exp2_fast(float x)
 }
 
 /* A lane's scores of rows g and g + 8 against 64 tokens from `position` on, of which row h sees
- * those up to seen[h]: to probabilities p (as A fragments) relative to the new maximum; most and
+ * those up to seen[h]: to probabilities relative to the new maximum; most and
  * sum (the lane's part) go on; `scale` is what older results shrink by. */
 static __device__ __forceinline__ void softmax_tile(float (&s)[8][4], const int32_t (&seen)[2],
                                                     int32_t position, float (&most)[2],
-                                                    float (&sum)[2], float (&scale)[2],
-                                                    uint32_t (&p)[4][4])
+                                                    float (&sum)[2], float (&scale)[2])
 {
     const float per_score = 0.0625f * 1.4426950408889634f; /* 1 / sqrt(256) / ln 2 */
     int lane = threadIdx.x % 32;
@@ -98,10 +97,48 @@ static __device__ __forceinline__ void softmax_tile(float (&s)[8][4], const int3
             float p0 = exp2_fast(fmaf(s[i][2 * h], per_score, -offset));
             float p1 = exp2_fast(fmaf(s[i][2 * h + 1], per_score, -offset));
             part += p0 + p1;
-            p[i / 2][i % 2 * 2 + h] = half2_bits(__floats2half2_rn(p0, p1));
+            s[i][2 * h] = p0, s[i][2 * h + 1] = p1;
         }
         sum[h] = sum[h] * scale[h] + part;
     }
 }
+
+/* Probabilities of softmax_tile as A fragments of 16 tokens each. */
+static __device__ __forceinline__ void pack_probabilities(const float (&s)[8][4],
+                                                          uint32_t (&p)[4][4])
+{
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        p[i / 4][i % 4] =
+            half2_bits(__floats2half2_rn(s[i / 2][i % 2 * 2], s[i / 2][i % 2 * 2 + 1]));
+}
+
+/* o [32 blocks of 8 dims][rows row0, row0 + 8 by 2 dims] of a lane, over the sums, gated. */
+static __device__ __forceinline__ void store_outputs(const prefill_attention_args &a,
+                                                     const attention_rows &r, int row0,
+                                                     const float (&o)[32][4], const float (&sum)[2])
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int row = row0 + 8 * h;
+        float inverse = 1.0f / quad_sum(sum[h]);
+        if (r.first + row >= r.end) continue;
+        int64_t t = row_token(a, r, row), head = row_head(a, r, row);
+        const float *gate =
+            a.projected + t * a.projected_stride + (head * 2 + 1) * ATTENTION_DIM + lane % 4 * 2;
+        __half *out = a.mixed + (t * a.n_query_heads + head) * ATTENTION_DIM + lane % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < 32; i++) {
+            float2 g = *(const float2 *)(gate + i * 8);
+            *(__half2 *)(out + i * 8) =
+                __halves2half2(to_half(o[i][2 * h] * inverse * sigmoid(g.x)),
+                               to_half(o[i][2 * h + 1] * inverse * sigmoid(g.y)));
+        }
+    }
+}
+
+cudaError_t prefill_attention_hopper_init();
+cudaError_t prefill_attention_hopper(const prefill_attention_args *args, cudaStream_t stream);
 
 #endif

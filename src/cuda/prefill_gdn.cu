@@ -1,7 +1,7 @@
 /* Gated DeltaNet of a chunk (MODEL.md 3.4 to 3.7): convolution, gates, recurrence, gated norm. */
-#include "cuda/prefill_device.cuh"
+#include "cuda/prefill_gdn.cuh"
 
-enum { HEAD = 128, TAPS = 4 };
+enum { TAPS = 4 };
 
 /* ---- convolution ---- */
 
@@ -190,22 +190,10 @@ static __global__ void __launch_bounds__(128, 2) scan_kernel(prefill_gdn_args a)
     }
 }
 
-cudaError_t prefill_gdn_init(const prefill_device *device)
-{
-    (void)device;
-    return cudaSuccess;
-}
-
-int64_t prefill_gdn_workspace_bytes(int32_t max_tokens, int32_t n_key_heads, int32_t n_value_heads)
-{
-    (void)max_tokens, (void)n_key_heads, (void)n_value_heads;
-    return 0;
-}
-
 cudaError_t prefill_gdn_scan(const prefill_device *device, const prefill_gdn_args *args,
                              cudaStream_t stream)
 {
-    (void)device;
+    if (prefill_gdn_grid(device) > 1) return prefill_gdn_chunks(device, args, stream);
     scan_kernel<<<(unsigned)args->n_value_heads *(HEAD / SCAN_COLUMNS), 128, 0, stream>>>(*args);
     return cudaGetLastError();
 }

@@ -108,14 +108,24 @@ static __global__ void __launch_bounds__(THREADS, 2) gemm_general_kernel(gemm_jo
             if (wm * 2 + i >= n_strips) continue;
             int32_t r = (first_strip + wm * 2 + i) * W4_STRIP_ROWS + lane / 4;
 #pragma unroll
-            for (int g = 0; g < 8; g++) {
-                const float(&v)[4] = d[i][g / 2][g % 2];
-                int32_t n = (wn + 2 * (g / 2)) * 16 + g % 2 * 8 + lane % 4 * 2;
-                float f = factor[i];
-                if (n < tile.n_rows)
-                    store_pair<OUTPUT>(job, tile.first_row + n, r, v[0] * f, v[2] * f);
-                if (n + 1 < tile.n_rows)
-                    store_pair<OUTPUT>(job, tile.first_row + n + 1, r, v[1] * f, v[3] * f);
+            for (int g = 0; g < 4; g++) {
+                int32_t n = (wn + 2 * g) * 16 + lane % 4 * 2;
+                float2 old[4];
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    int32_t input = n + j / 2 * 8 + j % 2;
+                    old[j] = float2{0, 0};
+                    if (input < tile.n_rows)
+                        old[j] = load_pair<OUTPUT>(job, tile.first_row + input, r);
+                }
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    int32_t input = n + j / 2 * 8 + j % 2;
+                    const float *v = &d[i][g][j / 2][j % 2];
+                    if (input < tile.n_rows)
+                        store_pair<OUTPUT>(job, tile.first_row + input, r, v[0] * factor[i],
+                                           v[2] * factor[i], old[j]);
+                }
             }
         }
     }
@@ -167,6 +177,7 @@ cudaError_t prefill_w4_factors(const w4_matrix *w, float *factors, cudaStream_t 
 
 /* ---- which kernel ---- */
 
+cudaError_t prefill_router_init();
 cudaError_t prefill_attention_init(const prefill_device *device);
 cudaError_t prefill_gdn_init(const prefill_device *device);
 
@@ -185,6 +196,7 @@ cudaError_t prefill_device_init(prefill_device *device, bool force_general)
     device->shared_bytes = bytes;
     e = gemm_general_init();
     if (!e && hopper) e = prefill_gemm_hopper_init();
+    if (!e) e = prefill_router_init();
     if (!e) e = prefill_attention_init(device);
     if (!e) e = prefill_gdn_init(device);
     return e;

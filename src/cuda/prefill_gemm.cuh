@@ -44,18 +44,30 @@ static __device__ __forceinline__ moe_tile job_tile(const gemm_job &job, int32_t
     return moe_tile{0, first, min(job.tile_rows, job.n_rows - first)};
 }
 
-/* Rows r and r + 8 of a strip of the product, j = r % 16 < 8, for input i. */
+/* Rows r and r + 8 of a strip of the product, r % 16 < 8, for input i; old: of y, if added to. */
 template <prefill_gemm_output OUTPUT>
 static __device__ __forceinline__ void store_pair(const gemm_job &job, int64_t i, int32_t r,
-                                                  float v0, float v1)
+                                                  float v0, float v1, float2 old)
 {
     if (OUTPUT == PREFILL_SWIGLU_F16) {
         ((__half *)job.y)[i * job.ldy + r / 16 * 8 + r % 16] = to_half(silu(v0) * v1);
     } else {
         float *y = (float *)job.y + i * job.ldy + r;
-        if (r < job.rows) y[0] = OUTPUT == PREFILL_ADD_F32 ? y[0] + v0 : v0;
-        if (r + 8 < job.rows) y[8] = OUTPUT == PREFILL_ADD_F32 ? y[8] + v1 : v1;
+        if (r < job.rows) y[0] = OUTPUT == PREFILL_ADD_F32 ? old.x + v0 : v0;
+        if (r + 8 < job.rows) y[8] = OUTPUT == PREFILL_ADD_F32 ? old.y + v1 : v1;
     }
+}
+
+/* The two values store_pair adds to. */
+template <prefill_gemm_output OUTPUT>
+static __device__ __forceinline__ float2 load_pair(const gemm_job &job, int64_t i, int32_t r)
+{
+    float2 old = {0, 0};
+    if (OUTPUT != PREFILL_ADD_F32) return old;
+    const float *y = (const float *)job.y + i * job.ldy + r;
+    if (r < job.rows) old.x = y[0];
+    if (r + 8 < job.rows) old.y = y[8];
+    return old;
 }
 
 enum { HOPPER_STRIPS = 16 }; /* of a tile of the Hopper kernel */

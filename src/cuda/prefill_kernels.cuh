@@ -198,7 +198,11 @@ typedef struct prefill_gdn_args {
     void *workspace;        /* prefill_gdn_workspace_bytes */
 } prefill_gdn_args;
 
-int64_t prefill_gdn_workspace_bytes(int32_t max_tokens, int32_t n_key_heads, int32_t n_value_heads);
+int64_t prefill_gdn_workspace_bytes(int32_t n_key_heads, int32_t n_value_heads);
+/* 64: prefill_gdn_scan takes chunks of 64 tokens at multiples of 64 at once, and results are the
+ * same bits only if what a call begins with stands at such a multiple (at any other token it is as
+ * good, but not the same). 1: it goes token by token. */
+int32_t prefill_gdn_grid(const prefill_device *device);
 /* The convolution, the gates, the norms of q and k, the new window. */
 cudaError_t prefill_gdn_convolve(const prefill_gdn_args *args, cudaStream_t stream);
 /* The recurrence over all tokens: o, state_out. */

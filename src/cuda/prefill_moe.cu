@@ -1,76 +1,205 @@
 /* Which tokens go to which expert, and the sum over a token's experts (MODEL.md 3.8). */
 #include "cuda/prefill_device.cuh"
 
-/* ---- router logits: f32 throughout ---- */
+/* ---- router logits ----
+ *
+ * f32 arithmetic on tensor cores: an input is the sum of three bf16 (8 bits each, exact), a code
+ * less 128 is a bf16, and their products are summed in f32; scale and bias come in per group, in
+ * f32. A block computes 32 tokens by 96 outputs and takes 256 columns a step: three warps a group
+ * of 64 columns, two strips of 16 outputs a warp. The groups' sums are added in a fixed order. */
 
-enum { ROUTER_TOKENS = 64, ROUTER_OUTPUTS = 32, ROUTER_STEP = 16, ROUTER_PARTS = 4 };
+enum {
+    ROUTER_TOKENS = 32,
+    ROUTER_OUTPUTS = 96,
+    ROUTER_COLUMNS = 256,
+    ROUTER_GROUPS = ROUTER_COLUMNS / 64,
+    ROUTER_THREADS = ROUTER_GROUPS * 3 * 32,
+    ROUTER_LOADERS = 8, /* warps that load inputs; the others load codes */
+    ROUTER_PITCH = ROUTER_COLUMNS + 8,
+    ROUTER_CODE_PITCH = ROUTER_COLUMNS + 16,
+};
 
-typedef struct router_stage {
-    float u[ROUTER_STEP][ROUTER_TOKENS + 4];
-    float w[ROUTER_STEP][ROUTER_OUTPUTS + 4];
-} router_stage;
-
-typedef union router_shared {
-    router_stage stages[ROUTER_PARTS];
-    float sums[ROUTER_PARTS - 1][ROUTER_TOKENS][ROUTER_OUTPUTS];
+typedef struct router_shared {
+    union {
+        uint16_t x[3][ROUTER_TOKENS][ROUTER_PITCH]; /* bf16, largest part first */
+        float sums[ROUTER_GROUPS - 1][ROUTER_OUTPUTS][ROUTER_TOKENS];
+    };
+    uint8_t codes[ROUTER_OUTPUTS][ROUTER_CODE_PITCH];
+    float x_sums[ROUTER_GROUPS][ROUTER_TOKENS];
 } router_shared;
 
-/* A block computes 64 tokens by 32 outputs; four groups of 128 threads take a quarter of the inputs
- * each, so that short prompts are not bound by one long chain of additions. */
-static __global__ void __launch_bounds__(512)
-    router_kernel(const float *u, const unsigned char *codes, const uint32_t *pairs,
-                  int32_t n_tokens, int32_t n_outputs, int32_t hidden, float *logits)
+typedef struct router_args {
+    const float *u;
+    const unsigned char *codes;
+    const uint32_t *pairs;
+    int32_t n_tokens, n_outputs, hidden;
+    float *logits;
+} router_args;
+
+/* What a thread loads of a step: rows of inputs in four tokens, or of codes in 24 outputs. */
+typedef union router_piece {
+    float4 x[4][2];
+    uint4 codes[12];
+} router_piece;
+
+static __device__ __forceinline__ void router_load(const router_args &a, router_piece &p,
+                                                   int32_t column)
 {
-    __shared__ __align__(16) router_shared shared;
-    router_stage *stages = shared.stages;
-    int part = threadIdx.x / 128, t = threadIdx.x % 128, quarter = hidden / ROUTER_PARTS;
-    int32_t token0 = blockIdx.x * ROUTER_TOKENS, output0 = blockIdx.y * ROUTER_OUTPUTS;
-    router_stage *stage = &stages[part];
-    float acc[4][4] = {};
-    int row = t / 8 * 4, col = t % 8 * 4;
-    for (int32_t c = part * quarter; c < (part + 1) * quarter; c += ROUTER_STEP) {
-        float4 x[2], y;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (warp < ROUTER_LOADERS) {
+        int32_t c = column + lane * 8;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int32_t t = min((int32_t)blockIdx.x * ROUTER_TOKENS + warp * 4 + i, a.n_tokens - 1);
+            const float4 *from = (const float4 *)(a.u + (int64_t)t * a.hidden + c);
+            p.x[i][0] = c < a.hidden ? from[0] : float4{};
+            p.x[i][1] = c < a.hidden ? from[1] : float4{};
+        }
+    } else {
+        int t = threadIdx.x - ROUTER_LOADERS * 32;
+        int32_t c = column + t % 16 * 16;
+#pragma unroll
+        for (int i = 0; i < 12; i++) {
+            int32_t r = min((int32_t)blockIdx.y * ROUTER_OUTPUTS + t / 16 + i * 8, a.n_outputs - 1);
+            const uint4 *from = (const uint4 *)(a.codes + (int64_t)r * a.hidden + c);
+            p.codes[i] = c < a.hidden ? *from : uint4{};
+        }
+    }
+}
+
+/* v becomes what is left of it. Truncation, so that three parts are exact. */
+static __device__ __forceinline__ uint32_t take_bf16(float &v)
+{
+    uint32_t bits = __float_as_uint(v) & 0xffff0000u;
+    v -= __uint_as_float(bits);
+    return bits >> 16;
+}
+
+static __device__ __forceinline__ void router_store(router_shared *s, const router_piece &p)
+{
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (warp < ROUTER_LOADERS) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float v[8] = {p.x[i][0].x, p.x[i][0].y, p.x[i][0].z, p.x[i][0].w,
+                          p.x[i][1].x, p.x[i][1].y, p.x[i][1].z, p.x[i][1].w};
+            float sum = ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+            for (int j = 1; j < 8; j <<= 1) sum += __shfl_xor_sync(0xffffffffu, sum, j);
+            if (lane % 8 == 0) s->x_sums[lane / 8][warp * 4 + i] = sum;
+#pragma unroll
+            for (int part = 0; part < 3; part++) {
+                uint32_t w[4];
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    w[j] = take_bf16(v[2 * j]) | take_bf16(v[2 * j + 1]) << 16;
+                *(uint4 *)&s->x[part][warp * 4 + i][lane * 8] = make_uint4(w[0], w[1], w[2], w[3]);
+            }
+        }
+    } else {
+        int t = threadIdx.x - ROUTER_LOADERS * 32;
+#pragma unroll
+        for (int i = 0; i < 12; i++) *(uint4 *)&s->codes[t / 16 + i * 8][t % 16 * 16] = p.codes[i];
+    }
+}
+
+/* Two codes less 128 as bf16: 2^23 + q is exact in f32, and so are the difference and its bf16. */
+static __device__ __forceinline__ uint32_t code_pair(uint32_t two)
+{
+    float low = __uint_as_float(0x4b000000u | (two & 255)) - 8388736.0f;
+    float high = __uint_as_float(0x4b000000u | two >> 8) - 8388736.0f;
+    return __float_as_uint(low) >> 16 | (__float_as_uint(high) & 0xffff0000u);
+}
+
+/* sums += one group of 64 columns. */
+static __device__ __forceinline__ void router_multiply(const router_args &a, const router_shared *s,
+                                                       int32_t first_output, int32_t group,
+                                                       float (&sums)[2][4][4])
+{
+    int lane = threadIdx.x % 32, part = threadIdx.x / 96, strip0 = threadIdx.x / 32 % 3 * 2;
+    float d[2][4][4] = {};
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        uint32_t w[2][4];
+#pragma unroll
         for (int i = 0; i < 2; i++) {
-            int32_t token = min(token0 + t / 4 + 32 * i, n_tokens - 1);
-            x[i] = *(const float4 *)(u + (int64_t)token * hidden + c + t % 4 * 4);
+            const uint8_t *row =
+                &s->codes[(strip0 + i) * 16 + lane / 4][part * 64 + k * 16 + lane % 4 * 2];
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                w[i][j] =
+                    code_pair(*(const uint16_t *)(row + j % 2 * 8 * ROUTER_CODE_PITCH + j / 2 * 8));
         }
-        int32_t output = min(output0 + t / 4, n_outputs - 1);
-        int64_t at = (int64_t)output * hidden + c + t % 4 * 4;
-        uchar4 code = *(const uchar4 *)(codes + at);
-        uint32_t pair = pairs[at / 64];
-        float scale = __uint_as_float(pair << 16), bias = __uint_as_float(pair & 0xffff0000u);
-        y.x = fmaf(scale, (float)code.x, bias), y.y = fmaf(scale, (float)code.y, bias);
-        y.z = fmaf(scale, (float)code.z, bias), y.w = fmaf(scale, (float)code.w, bias);
+#pragma unroll
+        for (int x = 2; x >= 0; x--)
+#pragma unroll
+            for (int t = 0; t < 2; t++) {
+                uint32_t b[4];
+                load_matrix4(b, shared_address(&s->x[x][t * 16 + lane / 16 * 8 + lane % 8]
+                                                    [part * 64 + k * 16 + lane / 8 % 2 * 8]));
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    multiply_bf16(d[i][2 * t], w[i], b[0], b[1]);
+                    multiply_bf16(d[i][2 * t + 1], w[i], b[2], b[3]);
+                }
+            }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int32_t r = min(first_output + (strip0 + i) * 16 + lane / 4 + h * 8, a.n_outputs - 1);
+            uint32_t pair = a.pairs[(int64_t)r * (a.hidden / 64) + group];
+            float scale = __uint_as_float(pair << 16);
+            float bias = fmaf(scale, 128.0f, __uint_as_float(pair & 0xffff0000u));
+#pragma unroll
+            for (int t = 0; t < 8; t++) {
+                float x = s->x_sums[part][t / 2 * 8 + lane % 4 * 2 + t % 2];
+                float &sum = sums[i][t / 2][2 * h + t % 2];
+                sum = fmaf(bias, x, fmaf(scale, d[i][t / 2][2 * h + t % 2], sum));
+            }
+        }
+}
+
+static __global__ void __launch_bounds__(ROUTER_THREADS, 1) router_kernel(router_args a)
+{
+    extern __shared__ __align__(16) char memory[];
+    router_shared *s = (router_shared *)memory;
+    int lane = threadIdx.x % 32, part = threadIdx.x / 96, strip0 = threadIdx.x / 32 % 3 * 2;
+    int32_t first_output = blockIdx.y * ROUTER_OUTPUTS;
+    float sums[2][4][4] = {};
+    router_piece piece;
+    router_load(a, piece, 0);
+    for (int32_t c = 0; c < a.hidden; c += ROUTER_COLUMNS) {
         __syncthreads();
-        for (int j = 0; j < 4; j++) {
-            stage->u[t % 4 * 4 + j][t / 4] = (&x[0].x)[j];
-            stage->u[t % 4 * 4 + j][t / 4 + 32] = (&x[1].x)[j];
-            stage->w[t % 4 * 4 + j][t / 4] = (&y.x)[j];
-        }
+        router_store(s, piece);
         __syncthreads();
-#pragma unroll
-        for (int k = 0; k < ROUTER_STEP; k++) {
-            float4 a = *(const float4 *)&stage->u[k][row], b = *(const float4 *)&stage->w[k][col];
-            const float av[4] = {a.x, a.y, a.z, a.w}, bv[4] = {b.x, b.y, b.z, b.w};
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-#pragma unroll
-                for (int j = 0; j < 4; j++) acc[i][j] = fmaf(av[i], bv[j], acc[i][j]);
-        }
+        if (c + ROUTER_COLUMNS < a.hidden) router_load(a, piece, c + ROUTER_COLUMNS);
+        if (c + part * 64 < a.hidden) router_multiply(a, s, first_output, c / 64 + part, sums);
     }
     __syncthreads();
-    for (int i = 0; part > 0 && i < 4; i++)
-        for (int j = 0; j < 4; j++) shared.sums[part - 1][row + i][col + j] = acc[i][j];
-    __syncthreads();
-    if (part > 0) return;
-    for (int i = 0; i < 4; i++) {
-        for (int j = 0; j < 4; j++) {
-            float v = acc[i][j];
-            for (int p = 0; p < ROUTER_PARTS - 1; p++) v += shared.sums[p][row + i][col + j];
-            if (token0 + row + i < n_tokens && output0 + col + j < n_outputs)
-                logits[(int64_t)(token0 + row + i) * n_outputs + output0 + col + j] = v;
-        }
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        int row = (strip0 + i / 16) * 16 + lane / 4 + i / 2 % 2 * 8;
+        int t = i / 4 % 4 * 8 + lane % 4 * 2 + i % 2;
+        if (part > 0) s->sums[part - 1][row][t] = sums[i / 16][i / 4 % 4][i % 4];
     }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        int row = (strip0 + i / 16) * 16 + lane / 4 + i / 2 % 2 * 8;
+        int t = i / 4 % 4 * 8 + lane % 4 * 2 + i % 2;
+        int32_t token = blockIdx.x * ROUTER_TOKENS + t, output = first_output + row;
+        if (part > 0 || token >= a.n_tokens || output >= a.n_outputs) continue;
+        float v = sums[i / 16][i / 4 % 4][i % 4];
+        for (int p = 0; p < ROUTER_GROUPS - 1; p++) v += s->sums[p][row][t];
+        a.logits[(int64_t)token * a.n_outputs + output] = v;
+    }
+}
+
+cudaError_t prefill_router_init()
+{
+    return cudaFuncSetAttribute((const void *)router_kernel,
+                                cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(router_shared));
 }
 
 cudaError_t prefill_router_logits(const float *u, const unsigned char *codes, const uint32_t *pairs,
@@ -79,7 +208,8 @@ cudaError_t prefill_router_logits(const float *u, const unsigned char *codes, co
 {
     dim3 grid((unsigned)ceil_div(n_tokens, ROUTER_TOKENS),
               (unsigned)ceil_div(n_outputs, ROUTER_OUTPUTS));
-    router_kernel<<<grid, 512, 0, stream>>>(u, codes, pairs, n_tokens, n_outputs, hidden, logits);
+    router_args a = {u, codes, pairs, n_tokens, n_outputs, hidden, logits};
+    router_kernel<<<grid, ROUTER_THREADS, sizeof(router_shared), stream>>>(a);
     return cudaGetLastError();
 }
 

@@ -40,6 +40,15 @@ __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t address, uint32_t 
            (address & 0x3ffff) >> 4;
 }
 
+/* The same for an operand whose outer dimension is contiguous: blocks of 64 of it, 128 bytes, lie
+ * block_bytes apart, groups of 8 of the inner dimension group_bytes. */
+__device__ __forceinline__ uint64_t wgmma_descriptor_blocks(uint32_t address, uint32_t block_bytes,
+                                                            uint32_t group_bytes)
+{
+    return (uint64_t)1 << 62 | (uint64_t)(group_bytes >> 4) << 32 |
+           (uint64_t)(block_bytes >> 4) << 16 | (address & 0x3ffff) >> 4;
+}
+
 /* clang-format off */
 template <int TRANSPOSED_B>
 __device__ __forceinline__ void wgmma_registers(float (&d)[8], const uint32_t (&a)[4], uint64_t b)

@@ -1,0 +1,577 @@
+/* The recurrence of Gated DeltaNet in chunks of 64 tokens on tensor cores (MODEL.md 3.6).
+ *
+ * Chunks lie at absolute multiples of 64. Of each, one kernel prepares what does not depend on the
+ * state: T = (I + A)^-1 and P of every value head, and K and Q as sums of two bf16. Then one kernel
+ * walks over the chunks: with X = K S,
+ *   N = T beta (V - e^G X),   O = e^G Q S + P N,   S' = e^(G_C) S + (e^(G_C - G) K)^T N.
+ * A product of two f32 matrices is three of bf16 (high and low parts, without low by low), f32
+ * sums: an error of about 2^-16 of the factors' sizes. All of it is computed transposed, value
+ * columns by tokens or key dims: a warp owns 16 value columns, and what one product leaves in
+ * registers is the next one's left operand. Nothing but the state goes from chunk to chunk. */
+#include "cuda/prefill_gdn.cuh"
+
+enum {
+    CHUNK = 64,
+    SEGMENT = 16,                     /* chunks prepared at a time: their workspace stays in L2 */
+    COLUMNS = 32,                     /* value columns of a block */
+    KEY_PLANE = CHUNK * HEAD * 2,     /* bytes of K or Q in one bf16 */
+    SQUARE_PLANE = CHUNK * CHUNK * 2, /* of T or P */
+};
+
+/* Workspace of a segment: [SEGMENT][key heads] of k, q and [SEGMENT][value heads] of the rest. A
+ * plane is in the order it has in shared memory: rows of 16-byte pieces, swapped by row % 8. */
+typedef struct key_parts {
+    unsigned char k[2][KEY_PLANE], q[2][KEY_PLANE]; /* high, low */
+} key_parts;
+typedef struct square_parts {
+    unsigned char t[2][SQUARE_PLANE], p[2][SQUARE_PLANE];
+} square_parts;
+typedef struct chunk_gates {
+    float growth[CHUNK]; /* e^G_i */
+    float rest[CHUNK];   /* e^(G_C - G_i) */
+    float beta[CHUNK];
+} chunk_gates;
+
+typedef struct chunk_workspace {
+    key_parts *keys;
+    square_parts *squares;
+    chunk_gates *gates;
+} chunk_workspace;
+
+static chunk_workspace workspace_at(void *memory, int32_t n_key_heads, int32_t n_value_heads)
+{
+    chunk_workspace w;
+    w.keys = (key_parts *)memory;
+    w.squares = (square_parts *)(w.keys + SEGMENT * n_key_heads);
+    w.gates = (chunk_gates *)(w.squares + SEGMENT * n_value_heads);
+    return w;
+}
+
+int64_t prefill_gdn_workspace_bytes(int32_t n_key_heads, int32_t n_value_heads)
+{
+    return SEGMENT *
+           ((int64_t)n_key_heads * (int64_t)sizeof(key_parts) +
+            (int64_t)n_value_heads * (int64_t)(sizeof(square_parts) + sizeof(chunk_gates)));
+}
+
+/* Tokens [begin, begin + n) of the call are those of its chunk c. */
+static __device__ __forceinline__ int32_t chunk_begin(const prefill_gdn_args &a, int32_t c,
+                                                      int32_t *n)
+{
+    int64_t start = (a.first / CHUNK + c) * CHUNK, end = start + CHUNK;
+    int64_t begin = max(start, a.first), stop = min(end, a.first + a.n_tokens);
+    *n = (int32_t)(stop - begin);
+    return (int32_t)(begin - a.first);
+}
+
+/* Two f32 as a pair of bf16 and a pair of what that leaves. */
+static __device__ __forceinline__ void split_pair(float x, float y, uint32_t &high, uint32_t &low)
+{
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(high) : "f"(y), "f"(x));
+    x -= __uint_as_float(high << 16);
+    y -= __uint_as_float(high & 0xffff0000u);
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(low) : "f"(y), "f"(x));
+}
+
+/* Offsets of 16-byte pieces within planes of 16 and 8 pieces a row. */
+static __device__ __forceinline__ uint32_t key_piece(int row, int piece)
+{
+    return (uint32_t)(row * HEAD * 2 + ((piece ^ (row & 7)) << 4));
+}
+static __device__ __forceinline__ uint32_t square_piece(int row, int piece)
+{
+    return (uint32_t)(row * CHUNK * 2 + ((piece ^ (row & 7)) << 4));
+}
+
+/* d += a b for both n8 halves of a loaded b, three products each. */
+static __device__ __forceinline__ void multiply_split(float (&d0)[4], float (&d1)[4],
+                                                      const uint32_t (&a)[2][4],
+                                                      const uint32_t (&high)[4],
+                                                      const uint32_t (&low)[4])
+{
+    multiply_bf16(d0, a[0], low[0], low[1]);
+    multiply_bf16(d1, a[0], low[2], low[3]);
+    multiply_bf16(d0, a[1], high[0], high[1]);
+    multiply_bf16(d1, a[1], high[2], high[3]);
+    multiply_bf16(d0, a[0], high[0], high[1]);
+    multiply_bf16(d1, a[0], high[2], high[3]);
+}
+
+/* ---- what does not depend on the state ---- */
+
+typedef struct prepare_shared {
+    key_parts keys;
+    float a[2][CHUNK][CHUNK + 4];
+    float sum[2][CHUNK]; /* G */
+    float beta[2][CHUNK];
+} prepare_shared;
+
+/* Reads rows of f, writes both parts to shared memory and to the workspace. */
+static __device__ void split_rows(const float *f, int64_t stride, int32_t n,
+                                  unsigned char (*shared)[KEY_PLANE],
+                                  unsigned char (*out)[KEY_PLANE])
+{
+    int lane = threadIdx.x % 32;
+    for (int row = threadIdx.x / 32; row < CHUNK; row += 4) {
+        float4 v = row < n ? *(const float4 *)(f + row * stride + lane * 4) : float4{};
+        uint2 high, low;
+        split_pair(v.x, v.y, high.x, low.x);
+        split_pair(v.z, v.w, high.y, low.y);
+        uint32_t at = key_piece(row, lane / 2) + lane % 2 * 8;
+        *(uint2 *)(shared[0] + at) = high, *(uint2 *)(out[0] + at) = high;
+        *(uint2 *)(shared[1] + at) = low, *(uint2 *)(out[1] + at) = low;
+    }
+}
+
+/* Rows 16 warp ... of K K^T and Q K^T, as far as the diagonal. */
+static __device__ __forceinline__ void multiply_keys(const key_parts &keys, float (&kk)[8][4],
+                                                     float (&qk)[8][4])
+{
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    uint32_t k = shared_address(keys.k), q = shared_address(keys.q);
+#pragma unroll 2
+    for (int d = 0; d < HEAD / 16; d++) {
+        uint32_t at = key_piece(warp * 16 + lane % 16, 2 * d + lane / 16), ak[2][4], aq[2][4];
+        for (int i = 0; i < 2; i++) {
+            load_matrix4(ak[i], k + i * KEY_PLANE + at);
+            load_matrix4(aq[i], q + i * KEY_PLANE + at);
+        }
+#pragma unroll
+        for (int p = 0; p < 4; p++) {
+            if (p > warp) break;
+            uint32_t from = key_piece(p * 16 + lane / 16 * 8 + lane % 8, 2 * d + lane / 8 % 2);
+            uint32_t high[4], low[4];
+            load_matrix4(high, k + from);
+            load_matrix4(low, k + KEY_PLANE + from);
+            multiply_split(kk[2 * p], kk[2 * p + 1], ak, high, low);
+            multiply_split(qk[2 * p], qk[2 * p + 1], aq, high, low);
+        }
+    }
+}
+
+/* Of value head h, by two warps: the sums of the decays, and the gates. */
+static __device__ void prepare_gates(const prefill_gdn_args &a, prepare_shared *s, chunk_gates *out,
+                                     int32_t begin, int32_t n, int32_t head, int which)
+{
+    int lane = threadIdx.x % 32;
+    float g[2], beta[2];
+    for (int i = 0; i < 2; i++) {
+        int64_t at = (int64_t)(begin + lane * 2 + i) * a.n_value_heads + head;
+        g[i] = lane * 2 + i < n ? a.decay[at] : 0;
+        beta[i] = lane * 2 + i < n ? a.beta[at] : 0;
+    }
+    float sum = g[0] + g[1];
+    for (int i = 1; i < 32; i <<= 1) {
+        float other = __shfl_up_sync(0xffffffffu, sum, i);
+        if (lane >= i) sum += other;
+    }
+    float total = __shfl_sync(0xffffffffu, sum, 31), sums[2] = {sum - g[1], sum};
+    for (int i = 0; i < 2; i++) {
+        int t = lane * 2 + i;
+        s->sum[which][t] = sums[i];
+        s->beta[which][t] = beta[i];
+        out->growth[t] = expf(sums[i]);
+        out->rest[t] = expf(total - sums[i]);
+        out->beta[t] = beta[i];
+    }
+}
+
+/* A to shared memory, P to the workspace: this warp's 16 rows. */
+static __device__ void prepare_squares(prepare_shared *s, square_parts *out, int which,
+                                       const float (&kk)[8][4], const float (&qk)[8][4])
+{
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int i = warp * 16 + lane / 4 + h * 8;
+        float sum = s->sum[which][i], beta = s->beta[which][i];
+#pragma unroll
+        for (int c = 0; c < 8; c++) {
+            int j = c * 8 + lane % 4 * 2;
+            float2 other = *(const float2 *)&s->sum[which][j];
+            /* Above the diagonal the exponent may be large: it is not computed. */
+            float e0 = j <= i ? expf(sum - other.x) : 0, e1 = j + 1 <= i ? expf(sum - other.y) : 0;
+            *(float2 *)&s->a[which][i][j] = make_float2(
+                j < i ? beta * kk[c][2 * h] * e0 : 0, j + 1 < i ? beta * kk[c][2 * h + 1] * e1 : 0);
+            uint32_t high, low, at = square_piece(i, c) + lane % 4 * 4;
+            split_pair(qk[c][2 * h] * e0, qk[c][2 * h + 1] * e1, high, low);
+            *(uint32_t *)(out->p[0] + at) = high;
+            *(uint32_t *)(out->p[1] + at) = low;
+        }
+    }
+}
+
+/* T = (I + A)^-1 by forward substitution, a thread a column. */
+static __device__ void invert(const float (*a)[CHUNK + 4], square_parts *out, int column)
+{
+    float t[CHUNK];
+#pragma unroll
+    for (int i = 0; i < CHUNK; i++) {
+        float sum[4] = {};
+#pragma unroll
+        for (int l = 0; l < i; l += 4) {
+            float4 v = *(const float4 *)&a[i][l];
+            sum[0] = fmaf(v.x, t[l], sum[0]);
+            if (l + 1 < i) sum[1] = fmaf(v.y, t[l + 1], sum[1]);
+            if (l + 2 < i) sum[2] = fmaf(v.z, t[l + 2], sum[2]);
+            if (l + 3 < i) sum[3] = fmaf(v.w, t[l + 3], sum[3]);
+        }
+        t[i] = (i == column ? 1.0f : 0.0f) - ((sum[0] + sum[1]) + (sum[2] + sum[3]));
+        uint32_t high, low, at = square_piece(i, column / 8) + column % 8 * 2;
+        split_pair(t[i], 0, high, low);
+        *(uint16_t *)(out->t[0] + at) = (uint16_t)high;
+        *(uint16_t *)(out->t[1] + at) = (uint16_t)low;
+    }
+}
+
+/* A block: one key head of one chunk, and its value heads, two at a time. 6 * 64 * 64 * 128
+ * operations a product of which half is needed; writes 64 KB, and 32 KB a value head. */
+static __global__ void __launch_bounds__(128)
+    chunk_prepare_kernel(prefill_gdn_args a, chunk_workspace w, int32_t first_chunk)
+{
+    extern __shared__ __align__(128) char memory[];
+    prepare_shared *s = (prepare_shared *)memory;
+    int32_t slot = blockIdx.x, key_head = blockIdx.y, n, warp = threadIdx.x / 32;
+    int32_t begin = chunk_begin(a, first_chunk + slot, &n);
+    int32_t group = a.n_value_heads / a.n_key_heads;
+    int64_t channels = (int64_t)(2 * a.n_key_heads + a.n_value_heads) * HEAD;
+    const float *f = a.f + begin * channels + key_head * HEAD;
+    key_parts *keys = &w.keys[slot * a.n_key_heads + key_head];
+    split_rows(f, channels, n, s->keys.q, keys->q);
+    split_rows(f + a.n_key_heads * HEAD, channels, n, s->keys.k, keys->k);
+    __syncthreads();
+    float kk[8][4] = {}, qk[8][4] = {};
+    multiply_keys(s->keys, kk, qk);
+    for (int32_t first = 0; first < group; first += 2) {
+        int32_t head = key_head * group + first, n_heads = min(2, group - first);
+        int64_t at = (int64_t)slot * a.n_value_heads + head;
+        __syncthreads();
+        if (warp < n_heads) prepare_gates(a, s, &w.gates[at + warp], begin, n, head + warp, warp);
+        __syncthreads();
+        for (int i = 0; i < n_heads; i++) prepare_squares(s, &w.squares[at + i], i, kk, qk);
+        __syncthreads();
+        if (warp / 2 < n_heads)
+            invert(s->a[warp / 2], &w.squares[at + warp / 2], threadIdx.x % CHUNK);
+    }
+}
+
+/* ---- the walk over the chunks ---- */
+
+/* Of 16 value columns: the state, and N, as A fragments of both parts. */
+typedef struct exchange {
+    uint4 state[HEAD / 16][2][32];
+    uint4 n[CHUNK / 16][2][32];
+} exchange;
+
+typedef struct walk_buffer {
+    key_parts keys;
+    square_parts squares;
+    chunk_gates gates;
+} walk_buffer;
+
+/* d [16 columns][8 c + ...] as A fragment of columns 16 i ..., times the factors given per column.
+ */
+static __device__ __forceinline__ void split_fragment(const float (&d0)[4], const float (&d1)[4],
+                                                      uint32_t (&a)[2][4])
+{
+    split_pair(d0[0], d0[1], a[0][0], a[1][0]);
+    split_pair(d0[2], d0[3], a[0][1], a[1][1]);
+    split_pair(d1[0], d1[1], a[0][2], a[1][2]);
+    split_pair(d1[2], d1[3], a[0][3], a[1][3]);
+}
+
+static __device__ __forceinline__ void put_fragment(uint4 (*to)[32], const uint32_t (&a)[2][4])
+{
+    int lane = threadIdx.x % 32;
+    to[0][lane] = make_uint4(a[0][0], a[0][1], a[0][2], a[0][3]);
+    to[1][lane] = make_uint4(a[1][0], a[1][1], a[1][2], a[1][3]);
+}
+static __device__ __forceinline__ void get_fragment(uint32_t (&a)[2][4], const uint4 (*from)[32])
+{
+    int lane = threadIdx.x % 32;
+    for (int i = 0; i < 2; i++) {
+        uint4 v = from[i][lane];
+        a[i][0] = v.x, a[i][1] = v.y, a[i][2] = v.z, a[i][3] = v.w;
+    }
+}
+
+/* d [16 columns][64 tokens] = state times K^T or Q^T, whose planes are given. */
+static __device__ __forceinline__ void multiply_state(float (&d)[8][4], const exchange *x,
+                                                      uint32_t keys)
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll 2
+    for (int i = 0; i < HEAD / 16; i++) {
+        uint32_t a[2][4], high[4], low[4];
+        get_fragment(a, x->state[i]);
+#pragma unroll
+        for (int t = 0; t < 4; t++) {
+            uint32_t at = key_piece(t * 16 + lane / 16 * 8 + lane % 8, 2 * i + lane / 8 % 2);
+            load_matrix4(high, keys + at);
+            load_matrix4(low, keys + KEY_PLANE + at);
+            multiply_split(d[2 * t], d[2 * t + 1], a, high, low);
+        }
+    }
+}
+
+/* d [16 columns][64 tokens i] += a [16][64 tokens j] times T^T or P^T, of which only j <= i counts.
+ */
+static __device__ __forceinline__ void multiply_square(float (&d)[8][4], const uint32_t (&a)[2][4],
+                                                       int j, uint32_t square)
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (i < j) continue;
+        uint32_t high[4], low[4];
+        uint32_t at = square_piece(i * 16 + lane / 16 * 8 + lane % 8, 2 * j + lane / 8 % 2);
+        load_matrix4(high, square + at);
+        load_matrix4(low, square + SQUARE_PLANE + at);
+        multiply_split(d[2 * i], d[2 * i + 1], a, high, low);
+    }
+}
+
+/* state [16 columns][128 key dims] += a [16][16 tokens of block j] times K. */
+static __device__ __forceinline__ void update_state(float (&state)[16][4],
+                                                    const uint32_t (&a)[2][4], int j, uint32_t keys)
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        uint32_t high[4], low[4], at = key_piece(j * 16 + lane % 16, 2 * i + lane / 16);
+        load_matrix4_transposed(high, keys + at);
+        load_matrix4_transposed(low, keys + KEY_PLANE + at);
+        multiply_split(state[2 * i], state[2 * i + 1], a, high, low);
+    }
+}
+
+static __device__ __forceinline__ void put_state(const float (&state)[16][4], exchange *x)
+{
+#pragma unroll
+    for (int i = 0; i < HEAD / 16; i++) {
+        uint32_t a[2][4];
+        split_fragment(state[2 * i], state[2 * i + 1], a);
+        put_fragment(x->state[i], a);
+    }
+}
+
+static __device__ __forceinline__ void pair_barrier(int pair)
+{
+    asm volatile("bar.sync %0, 64;" ::"r"(pair + 1) : "memory");
+}
+
+/* The warp that owns the state: one chunk. v is value column `lane / 4` of the warp's at the
+ * chunk's first token. */
+static __device__ void step_state(const prefill_gdn_args &a, const walk_buffer *b, exchange *x,
+                                  int pair, const float *v, int64_t channels, int32_t n,
+                                  float (&state)[16][4])
+{
+    int lane = threadIdx.x % 32;
+    float values[8][4], d[8][4] = {};
+#pragma unroll
+    for (int c = 0; c < 8; c++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int32_t t = c * 8 + lane % 4 * 2 + i % 2;
+            values[c][i] = t < n ? v[t * channels + i / 2 * 8] : 0;
+        }
+    multiply_state(d, x, shared_address(b->keys.k));
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+        float2 growth = *(const float2 *)&b->gates.growth[c * 8 + lane % 4 * 2];
+        float2 beta = *(const float2 *)&b->gates.beta[c * 8 + lane % 4 * 2];
+        values[c][0] = beta.x * (values[c][0] - growth.x * d[c][0]);
+        values[c][1] = beta.y * (values[c][1] - growth.y * d[c][1]);
+        values[c][2] = beta.x * (values[c][2] - growth.x * d[c][2]);
+        values[c][3] = beta.y * (values[c][3] - growth.y * d[c][3]);
+    }
+#pragma unroll
+    for (int c = 0; c < 8; c++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) d[c][i] = 0;
+#pragma unroll
+    for (int j = 0; j < CHUNK / 16; j++) {
+        uint32_t r[2][4];
+        split_fragment(values[2 * j], values[2 * j + 1], r);
+        multiply_square(d, r, j, shared_address(b->squares.t));
+    }
+#pragma unroll
+    for (int j = 0; j < CHUNK / 16; j++) {
+        uint32_t r[2][4];
+        split_fragment(d[2 * j], d[2 * j + 1], r);
+        put_fragment(x->n[j], r);
+    }
+    pair_barrier(pair); /* N is there, and the old state has been read */
+    float total = b->gates.growth[CHUNK - 1];
+#pragma unroll
+    for (int c = 0; c < 16; c++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) state[c][i] *= total;
+#pragma unroll
+    for (int j = 0; j < CHUNK / 16; j++) {
+#pragma unroll
+        for (int c = 2 * j; c < 2 * j + 2; c++) {
+            float2 rest = *(const float2 *)&b->gates.rest[c * 8 + lane % 4 * 2];
+            d[c][0] *= rest.x, d[c][1] *= rest.y, d[c][2] *= rest.x, d[c][3] *= rest.y;
+        }
+        uint32_t r[2][4];
+        split_fragment(d[2 * j], d[2 * j + 1], r);
+        update_state(state, r, j, shared_address(b->keys.k));
+    }
+    put_state(state, x);
+}
+
+/* Its partner: the outputs of one chunk, out as v in step_state. */
+static __device__ void step_output(const walk_buffer *b, const exchange *x, int pair, float *out,
+                                   int64_t stride, int32_t n)
+{
+    int lane = threadIdx.x % 32;
+    float d[8][4] = {};
+    multiply_state(d, x, shared_address(b->keys.q));
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+        float2 growth = *(const float2 *)&b->gates.growth[c * 8 + lane % 4 * 2];
+        d[c][0] *= growth.x, d[c][1] *= growth.y, d[c][2] *= growth.x, d[c][3] *= growth.y;
+    }
+    pair_barrier(pair);
+#pragma unroll
+    for (int j = 0; j < CHUNK / 16; j++) {
+        uint32_t r[2][4];
+        get_fragment(r, x->n[j]);
+        multiply_square(d, r, j, shared_address(b->squares.p));
+    }
+#pragma unroll
+    for (int c = 0; c < 8; c++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int32_t t = c * 8 + lane % 4 * 2 + i % 2;
+            if (t < n) out[t * stride + i / 2 * 8] = d[c][i];
+        }
+}
+
+static __device__ void walk_load(const prefill_gdn_args &a, const chunk_workspace &w,
+                                 walk_buffer *to, int32_t slot, int32_t head)
+{
+    int32_t key_head = head / (a.n_value_heads / a.n_key_heads);
+    const unsigned char *keys = (const unsigned char *)&w.keys[slot * a.n_key_heads + key_head];
+    const unsigned char *squares =
+        (const unsigned char *)&w.squares[(int64_t)slot * a.n_value_heads + head];
+    const unsigned char *gates =
+        (const unsigned char *)&w.gates[(int64_t)slot * a.n_value_heads + head];
+    uint32_t base = shared_address(to);
+#pragma unroll 8
+    for (uint32_t i = threadIdx.x * 16; i < sizeof(key_parts); i += 128 * 16)
+        copy16_async(base + i, keys + i);
+    base += sizeof(key_parts);
+#pragma unroll 8
+    for (uint32_t i = threadIdx.x * 16; i < sizeof(square_parts); i += 128 * 16)
+        copy16_async(base + i, squares + i);
+    base += sizeof(square_parts);
+    if (threadIdx.x * 16 < sizeof(chunk_gates))
+        copy16_async(base + threadIdx.x * 16, gates + threadIdx.x * 16);
+}
+
+/* A block: 32 value columns of one head over the segment's chunks: two warps own the state of 16
+ * each, two others compute the outputs beside them. About 2.3 M operations of bf16 a token and
+ * value head of 128; reads 100 KB a chunk, from L2. */
+template <int BUFFERS>
+static __global__ void __launch_bounds__(128, 1)
+    chunk_walk_kernel(prefill_gdn_args a, chunk_workspace w, int32_t first_chunk, int32_t n_chunks,
+                      const float *state_in)
+{
+    extern __shared__ __align__(128) char memory[];
+    walk_buffer *buffers = (walk_buffer *)memory;
+    int32_t head = blockIdx.x / (HEAD / COLUMNS), slice = blockIdx.x % (HEAD / COLUMNS);
+    int lane = threadIdx.x % 32, pair = threadIdx.x / 32 % 2;
+    bool owns_state = threadIdx.x < 64;
+    exchange *x = (exchange *)(memory + BUFFERS * sizeof(walk_buffer)) + pair;
+    int64_t channels = (int64_t)(2 * a.n_key_heads + a.n_value_heads) * HEAD;
+    int64_t values = (int64_t)a.n_value_heads * HEAD;
+    int32_t column = head * HEAD + slice * COLUMNS + pair * 16 + lane / 4;
+    int64_t at =
+        (int64_t)blockIdx.x * HEAD * COLUMNS + lane % 4 * 2 * COLUMNS + pair * 16 + lane / 4;
+    float state[16][4];
+#pragma unroll
+    for (int c = 0; c < 16; c++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            state[c][i] =
+                owns_state && state_in ? state_in[at + (c * 8 + i % 2) * COLUMNS + i / 2 * 8] : 0;
+    if (owns_state) put_state(state, x);
+    walk_load(a, w, &buffers[0], 0, head);
+    copy_commit();
+    for (int32_t c = 0; c < n_chunks; c++) {
+        copy_wait<0>();
+        __syncthreads();
+        const walk_buffer *b = &buffers[c % BUFFERS];
+        if (BUFFERS > 1 && c + 1 < n_chunks)
+            walk_load(a, w, &buffers[(c + 1) % BUFFERS], c + 1, head);
+        copy_commit();
+        int32_t n, begin = chunk_begin(a, first_chunk + c, &n);
+        if (owns_state)
+            step_state(a, b, x, pair, a.f + begin * channels + 2 * a.n_key_heads * HEAD + column,
+                       channels, n, state);
+        else
+            step_output(b, x, pair, a.o + begin * values + column, values, n);
+        if (BUFFERS == 1 && c + 1 < n_chunks) {
+            __syncthreads();
+            walk_load(a, w, &buffers[0], c + 1, head);
+            copy_commit();
+        }
+    }
+    if (!owns_state) return;
+#pragma unroll
+    for (int c = 0; c < 16; c++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            a.state_out[at + (c * 8 + i % 2) * COLUMNS + i / 2 * 8] = state[c][i];
+}
+
+/* ---- launches ---- */
+
+static int walk_shared_bytes(int buffers)
+{
+    return buffers * (int)sizeof(walk_buffer) + 2 * (int)sizeof(exchange);
+}
+
+int32_t prefill_gdn_grid(const prefill_device *device)
+{
+    return device->shared_bytes >= walk_shared_bytes(1) ? CHUNK : 1;
+}
+
+cudaError_t prefill_gdn_init(const prefill_device *device)
+{
+    if (prefill_gdn_grid(device) == 1) return cudaSuccess;
+    const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    cudaError_t e =
+        cudaFuncSetAttribute((const void *)chunk_prepare_kernel, most, (int)sizeof(prepare_shared));
+    if (!e)
+        e = cudaFuncSetAttribute((const void *)chunk_walk_kernel<1>, most, walk_shared_bytes(1));
+    if (!e && device->shared_bytes >= walk_shared_bytes(2))
+        e = cudaFuncSetAttribute((const void *)chunk_walk_kernel<2>, most, walk_shared_bytes(2));
+    return e;
+}
+
+cudaError_t prefill_gdn_chunks(const prefill_device *device, const prefill_gdn_args *args,
+                               cudaStream_t stream)
+{
+    chunk_workspace w = workspace_at(args->workspace, args->n_key_heads, args->n_value_heads);
+    int32_t n = (int32_t)((args->first + args->n_tokens - 1) / CHUNK - args->first / CHUNK) + 1;
+    bool two = device->shared_bytes >= walk_shared_bytes(2);
+    unsigned blocks = (unsigned)args->n_value_heads * (HEAD / COLUMNS);
+    for (int32_t c = 0; c < n; c += SEGMENT) {
+        int32_t here = n - c < SEGMENT ? n - c : SEGMENT;
+        const float *state = c > 0 ? args->state_out : args->first > 0 ? args->state_in : NULL;
+        chunk_prepare_kernel<<<dim3((unsigned)here, (unsigned)args->n_key_heads), 128,
+                               sizeof(prepare_shared), stream>>>(*args, w, c);
+        if (two)
+            chunk_walk_kernel<2>
+                <<<blocks, 128, (size_t)walk_shared_bytes(2), stream>>>(*args, w, c, here, state);
+        else
+            chunk_walk_kernel<1>
+                <<<blocks, 128, (size_t)walk_shared_bytes(1), stream>>>(*args, w, c, here, state);
+        cudaError_t e = cudaGetLastError();
+        if (e) return e;
+    }
+    return cudaSuccess;
+}
