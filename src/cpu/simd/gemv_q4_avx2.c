@@ -1,10 +1,9 @@
-/* MATRIX_Q4 times one to eight rows on AVX2 and AVX-512 (VNNI).
+/* MATRIX_Q4 times one to eight rows on AVX2.
  *
  * A 16-bit lane of the codes holds four columns 4 l ... 4 l + 3, so three shifts and masks give
  * four vectors of 16-bit codes, each met by the inputs' values in the same order, int16 [4][16] for
  * a group; products of neighbouring lanes are added in 32 bits by the same instruction. About 17
- * instructions for the 36 bytes of a group, so two cores of 3 GHz keep up with 30 GB/s. AVX-512
- * takes two groups in one vector, [4][group g, group g + 1][16]. */
+ * instructions for the 36 bytes of a group, so two cores of 3 GHz keep up with 30 GB/s. */
 #include "cpu/simd/simd.h"
 
 #include "base/numbers.h"
@@ -13,24 +12,15 @@
 #include <string.h>
 
 enum {
-    GROUPS_PER_VECTOR = VL / 8,
-    LANES16 = 16 * GROUPS_PER_VECTOR, /* 16-bit lanes of a vector */
-    MAX_GROUPS = 64,                  /* groups whose scales are prepared at a time */
+    LANES16 = 16,          /* 16-bit lanes of a vector */
+    MAX_GROUPS = 64,       /* groups whose scales are prepared at a time */
     PREFETCH_BYTES = 4096, /* a page ahead, which the hardware does not cross by itself */
 };
-
-/* Where column c of group g is in a row of values. */
-ALWAYS_INLINE size_t value_index(int32_t g, int32_t c)
-{
-    return (size_t)(g / GROUPS_PER_VECTOR) * 4 * LANES16 + (size_t)(c % 4) * LANES16 +
-           (size_t)(g % GROUPS_PER_VECTOR) * 16 + (size_t)(c / 4);
-}
 
 void KERNEL(quantize_input)(const float *x, int32_t cols, int32_t begin, int32_t end, void *out)
 {
     float *scales = quantized_scales(out, cols), *sums = quantized_sums(out, cols);
     int16_t *values = out;
-    int32_t n_groups = cols / QUANT_GROUP;
     for (int32_t g = begin; g < end; g++) {
         const float *p = x + (size_t)g * QUANT_GROUP;
         const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
@@ -64,43 +54,19 @@ void KERNEL(quantize_input)(const float *x, int32_t cols, int32_t begin, int32_t
         _mm256_store_si256((__m256i *)(void *)part, total);
         int32_t sum = 0;
         for (int i = 0; i < 8; i++) sum += part[i];
-        int16_t *v = values + value_index(g, 0);
+        int16_t *v = values + (size_t)g * QUANT_GROUP;
         for (int j = 0; j < 4; j++)
             for (int l = 0; l < 16; l++) v[j * LANES16 + l] = (int16_t)rounded[4 * l + j];
         if (nan != 0) scale = nan;
         scales[g] = scale;
         sums[g] = scale * (float)sum;
     }
-    /* An odd last group has no partner: its half of the vector counts as zeros. */
-    if (GROUPS_PER_VECTOR == 2 && end == n_groups && n_groups % 2)
-        for (int j = 0; j < 4; j++)
-            memset(values + value_index(n_groups, j), 0, 16 * sizeof *values);
 }
 
-/* The dot products of VL / 8 groups with n inputs, added to sum[n] with their scales. `last_odd`:
- * the second group does not exist. */
-ALWAYS_INLINE void add_groups(const uint8_t *codes, const int16_t *const *values, size_t offset,
-                              int32_t n, float (*scales)[MAX_GROUPS + VL], int32_t g, bool last_odd,
-                              vf *sum)
+/* The dot products of a group with n inputs, added to sum[n] with their scales. */
+ALWAYS_INLINE void add_group(const uint8_t *codes, const int16_t *const *values, size_t offset,
+                             int32_t n, float (*scales)[MAX_GROUPS], int32_t g, vf *sum)
 {
-#if defined(__AVX512F__)
-    const __m512i low = _mm512_set1_epi16(15);
-    __m512i c = last_odd ? _mm512_maskz_loadu_epi64(0x0f, codes) : _mm512_loadu_si512(codes);
-    __m512i c0 = _mm512_and_si512(c, low), c1 = _mm512_and_si512(_mm512_srli_epi16(c, 4), low);
-    __m512i c2 = _mm512_and_si512(_mm512_srli_epi16(c, 8), low), c3 = _mm512_srli_epi16(c, 12);
-    UNROLL for (int32_t i = 0; i < n; i++)
-    {
-        const int16_t *v = values[i] + offset;
-        __m512i d = _mm512_dpwssd_epi32(_mm512_setzero_si512(), c0, _mm512_loadu_si512(v));
-        d = _mm512_dpwssd_epi32(d, c1, _mm512_loadu_si512(v + 32));
-        d = _mm512_dpwssd_epi32(d, c2, _mm512_loadu_si512(v + 64));
-        d = _mm512_dpwssd_epi32(d, c3, _mm512_loadu_si512(v + 96));
-        __m512 s = _mm512_mask_broadcastss_ps(_mm512_set1_ps(scales[i][g]), 0xff00,
-                                              _mm_load_ss(scales[i] + g + 1));
-        sum[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(d), s, sum[i]);
-    }
-#else
-    (void)last_odd;
     const __m256i low = _mm256_set1_epi16(15);
     __m256i c = _mm256_loadu_si256((const __m256i *)(const void *)codes);
     __m256i c0 = _mm256_and_si256(c, low), c1 = _mm256_and_si256(_mm256_srli_epi16(c, 4), low);
@@ -115,7 +81,6 @@ ALWAYS_INLINE void add_groups(const uint8_t *codes, const int16_t *const *values
         __m256 s = _mm256_broadcast_ss(scales[i] + g);
         sum[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_add_epi32(d, e)), s, sum[i]);
     }
-#endif
 }
 
 /* scales[i][g] = weight scale * input scale of groups [first, first + n_groups); offset[i] +=
@@ -123,7 +88,7 @@ ALWAYS_INLINE void add_groups(const uint8_t *codes, const int16_t *const *values
 ALWAYS_INLINE void prepare_scales(const mapped_bf16 *w_scales, const mapped_bf16 *w_biases,
                                   const float *const *x_scales, const float *const *x_sums,
                                   int32_t n, int32_t first, int32_t n_groups,
-                                  float (*scales)[MAX_GROUPS + VL], vf *offset, float *offset_tail)
+                                  float (*scales)[MAX_GROUPS], vf *offset, float *offset_tail)
 {
     int32_t g = 0;
     for (; g + VL <= n_groups; g += VL) {
@@ -141,7 +106,6 @@ ALWAYS_INLINE void prepare_scales(const mapped_bf16 *w_scales, const mapped_bf16
             offset_tail[i] = fmaf(b, x_sums[i][first + g], offset_tail[i]);
         }
     }
-    for (int32_t i = 0; i < n; i++) scales[i][n_groups] = 0; /* the partner of an odd last group */
 }
 
 ALWAYS_INLINE void gemv_rows(const matrix *w, int32_t begin, int32_t end, const void *const *x,
@@ -160,7 +124,7 @@ ALWAYS_INLINE void gemv_rows(const matrix *w, int32_t begin, int32_t end, const 
         const uint8_t *codes = (const uint8_t *)w->codes + (size_t)r * row_bytes;
         const mapped_bf16 *w_scales = w->scales + (size_t)r * (size_t)n_groups;
         const mapped_bf16 *w_biases = w->biases + (size_t)r * (size_t)n_groups;
-        _Alignas(64) float scales[GEMV_MAX_INPUTS][MAX_GROUPS + VL];
+        _Alignas(64) float scales[GEMV_MAX_INPUTS][MAX_GROUPS];
         vf sum[GEMV_MAX_INPUTS], offset[GEMV_MAX_INPUTS];
         float offset_tail[GEMV_MAX_INPUTS];
         UNROLL for (int32_t i = 0; i < n; i++)
@@ -173,15 +137,10 @@ ALWAYS_INLINE void gemv_rows(const matrix *w, int32_t begin, int32_t end, const 
             prepare_scales(w_scales, w_biases, x_scales, x_sums, n, first, m, scales, offset,
                            offset_tail);
             const uint8_t *p = codes + (size_t)first * (QUANT_GROUP / 2);
-            size_t at = value_index(first, 0);
-            int32_t whole = m / GROUPS_PER_VECTOR * GROUPS_PER_VECTOR;
-            for (int32_t g = 0; g < whole; g += GROUPS_PER_VECTOR) {
-                _mm_prefetch((const char *)p + PREFETCH_BYTES, _MM_HINT_T0);
-                add_groups(p, values, at, n, scales, g, false, sum);
-                p += GROUPS_PER_VECTOR * (QUANT_GROUP / 2);
-                at += 4 * LANES16;
+            for (int32_t g = 0; g < m; g++, p += QUANT_GROUP / 2) {
+                if (g % 2 == 0) _mm_prefetch((const char *)p + PREFETCH_BYTES, _MM_HINT_T0);
+                add_group(p, values, (size_t)(first + g) * QUANT_GROUP, n, scales, g, sum);
             }
-            if (whole < m) add_groups(p, values, at, n, scales, whole, true, sum);
         }
         UNROLL for (int32_t i = 0; i < n; i++) y[i][r] =
             vf_sum(vf_add(sum[i], offset[i])) + offset_tail[i];
