@@ -9,6 +9,7 @@ static const struct command {
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"run", "one prompt to text", cmd_run},
+    {"serve", "an OpenAI-compatible HTTP server", cmd_serve},
     {"bench", "prefill and decode against this machine's limits", cmd_bench},
     {"eval", "perplexity, and how two models or kernels differ", cmd_eval},
     {"logits", "logits of every position, as f32", cmd_logits},

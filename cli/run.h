@@ -49,8 +49,7 @@ typedef struct run_answer {
     size_t n_text, n_reasoning, n_calls_bytes, n_arguments;
     int32_t n_calls;
     char *tool_name; /* of the call at hand, as a JSON string */
-    char *held;      /* [n_held] end of the text that may be the start of a stop text */
-    size_t n_held, held_capacity;
+    calla_stop_matcher *stops;
     bool show_reasoning, styled; /* styled: the terminal is dimmed now */
     bool in_reasoning;
     bool stopped; /* a stop text was seen */

@@ -53,66 +53,23 @@ static void put_text(run_answer *a, const char *bytes, size_t n_bytes)
 
 /* ---- stop texts ---- */
 
-/* Where the stop text begins that is complete first, however the text came in pieces; n_held if
- * there is none. */
-static size_t find_stop(const run_answer *a)
-{
-    size_t begin = a->n_held, end = a->n_held + 1;
-    for (int32_t i = 0; i < a->args->n_stops; i++) {
-        const char *stop = a->args->stops[i];
-        size_t n = strlen(stop);
-        const char *found = memmem(a->held, a->n_held, stop, n);
-        size_t at = found ? (size_t)(found - a->held) : a->n_held;
-        if (found && (at + n < end || (at + n == end && at < begin))) begin = at, end = at + n;
-    }
-    return begin;
-}
-
-/* Bytes at the end of held that are a proper prefix of a stop text. */
-static size_t possible_stop(const run_answer *a)
-{
-    size_t longest = 0;
-    for (int32_t i = 0; i < a->args->n_stops; i++) {
-        const char *stop = a->args->stops[i];
-        size_t n = strlen(stop) - 1;
-        if (n > a->n_held) n = a->n_held;
-        while (n > longest && memcmp(a->held + a->n_held - n, stop, n) != 0) n--;
-        if (n > longest) longest = n;
-    }
-    return longest;
-}
-
 static void put_content(run_answer *a, const char *bytes, size_t n_bytes)
 {
-    if (a->stopped) return;
-    if (a->args->n_stops == 0) {
-        put_text(a, bytes, n_bytes);
-        return;
-    }
-    if (a->n_held + n_bytes > a->held_capacity) {
-        size_t capacity = (a->n_held + n_bytes) * 2;
-        char *grown = realloc(a->held, capacity);
-        if (!grown) {
-            a->no_memory = true;
-            return;
-        }
-        a->held = grown;
-        a->held_capacity = capacity;
-    }
-    memcpy(a->held + a->n_held, bytes, n_bytes);
-    a->n_held += n_bytes;
-    size_t ready = find_stop(a);
-    a->stopped = ready < a->n_held;
-    if (!a->stopped) ready = a->n_held - possible_stop(a);
-    put_text(a, a->held, ready);
-    a->n_held = a->stopped ? 0 : a->n_held - ready;
-    memmove(a->held, a->held + ready, a->n_held);
+    const char *ready;
+    size_t n_ready;
+    if (calla_stop_matcher_push(a->stops, bytes, n_bytes, &ready, &n_ready, &a->stopped, NULL) !=
+        CALLA_OK)
+        a->no_memory = true;
+    else
+        put_text(a, ready, n_ready);
 }
 
 static void release_held(run_answer *a)
 {
-    put_text(a, a->held, a->n_held);
-    a->n_held = 0;
+    const char *ready;
+    size_t n_ready;
+    calla_stop_matcher_flush(a->stops, &ready, &n_ready);
+    put_text(a, ready, n_ready);
 }
 
 /* ---- tool calls ---- */
@@ -202,7 +159,8 @@ calla_status run_answer_init(run_answer *a, const run_args *args, const run_prom
         *err = (calla_error){CALLA_ERR_MEMORY, "no memory for the answer"};
         return CALLA_ERR_MEMORY;
     }
-    if (args->raw) return CALLA_OK;
+    calla_status status = calla_stop_matcher_create(args->stops, args->n_stops, &a->stops, err);
+    if (status != CALLA_OK || args->raw) return status;
     const calla_text *text = &prompt->prompt.text;
     return calla_chat_parser_create(text->data, text->n_bytes, prompt->tools, prompt->n_tools_bytes,
                                     on_event, a, &a->parser, err);
@@ -220,7 +178,7 @@ void run_answer_deinit(run_answer *a)
     free(a->reasoning_data);
     free(a->calls_data);
     free(a->tool_name);
-    free(a->held);
+    calla_stop_matcher_free(a->stops);
 }
 
 static calla_status check(const run_answer *a, calla_error *err)
@@ -257,7 +215,7 @@ calla_status run_answer_finish(run_answer *a, calla_error *err)
     status = pass_on(a, &text, err);
     calla_text_free(&text);
     if (status == CALLA_OK && a->parser) status = calla_chat_parser_finish(a->parser, err);
-    if (!a->stopped) release_held(a);
+    release_held(a);
     set_dim(a, false);
     bool newline = isatty(STDOUT_FILENO) || !a->args->raw;
     if (!a->args->json && newline && a->last && a->last != '\n') write_out(a, "\n", 1);

@@ -148,6 +148,27 @@ CALLA_API calla_status calla_chat_parser_push(calla_chat_parser *parser, const c
 /* The end of the generated text: flushes what was held back. */
 CALLA_API calla_status calla_chat_parser_finish(calla_chat_parser *parser, calla_error *err);
 
+/* ---- stop texts ---- */
+
+/* Looks for texts that end an answer while it comes in. What is held back is never more than the
+ * longest end of the text that a stop text may still begin with. */
+typedef struct calla_stop_matcher calla_stop_matcher;
+
+/* stops[n]: NUL-terminated, not empty, copied. n 0: everything passes at once. */
+CALLA_API calla_status calla_stop_matcher_create(const char *const *stops, int32_t n,
+                                                 calla_stop_matcher **matcher, calla_error *err);
+CALLA_API void calla_stop_matcher_free(calla_stop_matcher *matcher);
+/* Takes the next piece of the answer and gives in text [*n_ready] what is certain to belong to it,
+ * borrowed until the next call. *stopped: a stop text was found, the one that was complete first;
+ * the answer ends before it, and what is pushed from then on gives nothing. The pieces given do not
+ * depend, concatenated, on how the answer was cut. */
+CALLA_API calla_status calla_stop_matcher_push(calla_stop_matcher *matcher, const char *text,
+                                               size_t n_bytes, const char **ready, size_t *n_ready,
+                                               bool *stopped, calla_error *err);
+/* The text ended: gives what was held back, and is ready for another text (unless stopped). */
+CALLA_API void calla_stop_matcher_flush(calla_stop_matcher *matcher, const char **ready,
+                                        size_t *n_ready);
+
 /* ---- checkpoint inspection ---- */
 
 typedef enum calla_layout { CALLA_LAYOUT_MLX4, CALLA_LAYOUT_BF16 } calla_layout;

@@ -19,4 +19,10 @@ calla_status chat_parser_create(const char *prompt, size_t n_prompt_bytes, const
                                 bool no_calls, calla_chat_event_fn event, void *user,
                                 calla_chat_parser **parser, calla_error *err);
 
+/* What the text pushed so far ends in: the reasoning, the newlines between it and the content, the
+ * content, or what is or may yet become a tool call. An incomplete tag of another kind belongs to
+ * what it stands in. */
+typedef enum chat_place { PLACE_REASONING, PLACE_GAP, PLACE_CONTENT, PLACE_CALL } chat_place;
+chat_place chat_parser_place(const calla_chat_parser *parser);
+
 #endif

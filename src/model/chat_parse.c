@@ -230,6 +230,15 @@ calla_status calla_chat_parser_finish(calla_chat_parser *parser, calla_error *er
     return CALLA_OK;
 }
 
+chat_place chat_parser_place(const calla_chat_parser *p)
+{
+    if (p->state != STATE_TEXT) return PLACE_CALL;
+    if (p->reasoning) return PLACE_REASONING;
+    bool in_gap = p->at_start && p->trim_start;
+    for (size_t i = p->start; in_gap && i < p->at; i++) in_gap = is_trimmed(p, p->input.data[i]);
+    return in_gap ? PLACE_GAP : PLACE_CONTENT;
+}
+
 /* ---- creation ---- */
 
 /* Whether the prompt, but for whitespace at its end, ends with `tail`. */

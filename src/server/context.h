@@ -1,0 +1,39 @@
+/* The inside of a server: what its connections share. */
+#ifndef CALLA_SERVER_CONTEXT_H
+#define CALLA_SERVER_CONTEXT_H
+
+#include "server/access.h"
+#include "server/prepare.h"
+#include "server/scheduler.h"
+#include "server/server.h"
+
+#include <microhttpd.h>
+
+struct server {
+    server_options options; /* defaults filled in */
+    char name[128];         /* of the model: its directory's */
+    const char **models;    /* [1 + n_aliases] */
+    access_rules access;
+    server_log log;
+    metrics metrics;
+    replay *replay;
+    scheduler *scheduler;
+    struct MHD_Daemon *daemon;
+    int listen_fd;
+    int32_t port;
+    int64_t start_time; /* seconds since 1970 */
+
+    pthread_t engine_thread;
+    bool engine_thread_runs;
+    pthread_mutex_t lock;
+    pthread_cond_t state_changed;
+    _Atomic server_state state;
+    calla_error error; /* once the state is SERVER_FAILED */
+    /* Set by the engine thread before the state is SERVER_OK, then constant. */
+    calla_tokenizer *tokenizer;
+    vocabulary vocabulary;
+    wire_defaults defaults;
+    calla_engine_info info;
+};
+
+#endif

@@ -1,0 +1,407 @@
+#include "server/http.h"
+
+#include "base/clock.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    HEADER_BYTES = 32768, /* memory of a connection: bounds its headers */
+    STACK_BYTES = 1 << 20,
+    MAX_NESTING = 100, /* of a body */
+};
+
+/* ---- responses ---- */
+
+static void add_header(struct MHD_Response *response, const char *name, const char *value)
+{
+    MHD_add_response_header(response, name, value);
+}
+
+static const char *header(const http_request *r, const char *name)
+{
+    return MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND, name);
+}
+
+/* Pages of configured origins may read the answer. */
+static void add_cors(const http_request *r, struct MHD_Response *response)
+{
+    const char *origin = header(r, "Origin");
+    if (!origin || !access_origin_is_configured(&r->server->access, origin)) return;
+    add_header(response, "Access-Control-Allow-Origin", origin);
+    add_header(response, "Vary", "Origin");
+}
+
+static void send_response(http_request *r, int status, struct MHD_Response *response)
+{
+    if (!response) {
+        r->result = MHD_NO;
+    } else {
+        add_cors(r, response);
+        r->result = MHD_queue_response(r->connection, (unsigned)status, response);
+        MHD_destroy_response(response);
+    }
+    r->responded = true;
+    r->status = status;
+}
+
+static struct MHD_Response *text_response(const char *content_type, strbuf *text)
+{
+    char *data;
+    size_t n;
+    if (strbuf_take(text, &data, &n, NULL) != CALLA_OK) {
+        strbuf_free(text);
+        return NULL;
+    }
+    struct MHD_Response *response = MHD_create_response_from_buffer(n, data, MHD_RESPMEM_MUST_FREE);
+    if (response)
+        add_header(response, "Content-Type", content_type);
+    else
+        free(data);
+    return response;
+}
+
+void http_respond_text(http_request *r, int status, const char *content_type, strbuf *text)
+{
+    send_response(r, status, text_response(content_type, text));
+}
+
+void http_respond_json(http_request *r, int status, strbuf *text)
+{
+    http_respond_text(r, status, "application/json", text);
+}
+
+static void respond_error(http_request *r, const api_error *e)
+{
+    strbuf text = {0};
+    char seconds[16];
+    api_error_write(&text, e);
+    struct MHD_Response *response = text_response("application/json", &text);
+    if (response && e->retry_after_s) {
+        snprintf(seconds, sizeof seconds, "%d", e->retry_after_s);
+        add_header(response, "Retry-After", seconds);
+    }
+    if (response && e->status == 401) add_header(response, "WWW-Authenticate", "Bearer");
+    if (response && r->allow) add_header(response, "Allow", r->allow);
+    send_response(r, e->status, response);
+}
+
+/* ---- answers of the engine ---- */
+
+static int socket_of(const http_request *r)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    return info ? info->connect_fd : -1;
+}
+
+/* More of a streamed answer. Blocks its connection's thread: nothing else is to be done there. */
+static ssize_t read_stream(void *user, uint64_t position, char *buffer, size_t n_most)
+{
+    http_request *r = user;
+    reply *a = r->reply;
+    int64_t silence_ns = (int64_t)r->server->options.keep_alive_ms * 1000000;
+    (void)position;
+    while (a->n_sent == a->out.n) {
+        strbuf_clear(&a->out);
+        a->n_sent = 0;
+        if (a->closed) return MHD_CONTENT_READER_END_OF_STREAM;
+        reply_wait what = reply_run(a, socket_of(r), a->last_write_ns + silence_ns);
+        if (what == REPLY_GONE) return MHD_CONTENT_READER_END_WITH_ERROR;
+        if (what == REPLY_TIMEOUT && clock_ns() >= a->last_write_ns + silence_ns)
+            reply_keep_alive(a);
+        if (a->out.failed) return MHD_CONTENT_READER_END_WITH_ERROR;
+    }
+    size_t n = a->out.n - a->n_sent;
+    if (n > n_most) n = n_most;
+    memcpy(buffer, a->out.data + a->n_sent, n);
+    a->n_sent += n;
+    a->last_write_ns = clock_ns();
+    return (ssize_t)n;
+}
+
+static void respond_stream(http_request *r)
+{
+    struct MHD_Response *response =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, HEADER_BYTES / 4, read_stream, r, NULL);
+    if (response) {
+        add_header(response, "Content-Type", "text/event-stream");
+        add_header(response, "Cache-Control", "no-cache");
+        add_header(response, "X-Accel-Buffering", "no"); /* proxies: pass on at once */
+    }
+    send_response(r, 200, response);
+}
+
+void http_respond_reply(http_request *r)
+{
+    reply *a = r->reply;
+    if (a->job->request.stream) {
+        respond_stream(r);
+        return;
+    }
+    while (!a->closed) {
+        if (reply_run(a, socket_of(r), INT64_MAX) != REPLY_GONE) continue;
+        r->result = MHD_NO; /* nobody to answer */
+        r->responded = true;
+        return;
+    }
+    if (!a->error_status) {
+        http_respond_json(r, 200, &a->out);
+        return;
+    }
+    api_error e;
+    api_fail(&e, a->error_status, NULL, "engine_error", "%s", a->error);
+    if (e.status == 503) e.retry_after_s = 5;
+    respond_error(r, &e);
+}
+
+/* ---- requests ---- */
+
+static bool matches(const endpoint *p, const char *path)
+{
+    size_t n = strlen(p->path);
+    if (strncmp(path, p->path, n) != 0) return false;
+    return path[n] == '\0' || (p->is_prefix && path[n] == '/' && path[n + 1] != '\0');
+}
+
+/* The endpoint for path and method. HEAD is a GET whose body libmicrohttpd leaves out. */
+static bool find_endpoint(http_request *r, api_error *e)
+{
+    const endpoint *other = NULL;
+    const char *method = strcmp(r->method, "HEAD") == 0 ? "GET" : r->method;
+    for (const endpoint *p = endpoints; p->method; p++) {
+        if (!matches(p, r->path)) continue;
+        if (strcmp(p->method, method) == 0) r->endpoint = p;
+        other = p;
+    }
+    if (r->endpoint) return true;
+    if (other) {
+        r->allow = other->method;
+        return api_fail(e, 405, NULL, "method_not_allowed", "%s is for %s requests", other->path,
+                        other->method);
+    }
+    return api_fail(e, 404, NULL, "unknown_url", "Invalid URL (%s %s)", r->method, r->path);
+}
+
+static bool check_body_headers(const http_request *r, api_error *e)
+{
+    static const char json[] = "application/json";
+    if (strcmp(r->endpoint->method, "POST") != 0) return true;
+    const char *type = header(r, "Content-Type"), *length = header(r, "Content-Length");
+    /* Anything else a page could send without asking. */
+    if (!type || strncasecmp(type, json, sizeof json - 1) != 0 ||
+        !strchr("; \t", type[sizeof json - 1]))
+        return api_fail(e, 415, NULL, "unsupported_media_type",
+                        "the Content-Type must be application/json");
+    if (length && strtoull(length, NULL, 10) > (uint64_t)r->server->options.max_body_bytes)
+        return api_fail(e, 413, NULL, "request_too_large", "the request is larger than %lld bytes",
+                        (long long)r->server->options.max_body_bytes);
+    return true;
+}
+
+static bool check_state(server *s, api_error *e)
+{
+    switch (server_get_state(s)) {
+    case SERVER_OK:
+        return true;
+    case SERVER_LOADING:
+        api_fail(e, 503, NULL, "loading", "the model is being loaded");
+        e->retry_after_s = 2;
+        return false;
+    case SERVER_FAILED:
+        return api_fail(e, 503, NULL, "failed", "%s", s->error.message);
+    default:
+        api_fail(e, 503, NULL, "shutting_down", "the server is shutting down");
+        e->retry_after_s = 5;
+        return false;
+    }
+}
+
+/* All that can be said before the body is read. */
+static bool check_head(http_request *r, api_error *e)
+{
+    const access_rules *a = &r->server->access;
+    const char *host = header(r, "Host"), *origin = header(r, "Origin");
+    if (!access_check_host(a, host, e) || !access_check_origin(a, origin, host, e)) return false;
+    if (strcmp(r->method, "OPTIONS") == 0 && origin && access_origin_is_configured(a, origin))
+        return true; /* a preflight carries no key */
+    if (!find_endpoint(r, e)) return false;
+    if (!r->endpoint->is_open &&
+        !access_check_key(a, header(r, "Authorization"), header(r, "x-api-key"), e))
+        return false;
+    return check_body_headers(r, e) && (!r->endpoint->needs_engine || check_state(r->server, e));
+}
+
+static void respond_preflight(http_request *r)
+{
+    struct MHD_Response *response = MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
+    if (response) {
+        add_header(response, "Access-Control-Allow-Methods", "GET, POST");
+        add_header(response, "Access-Control-Allow-Headers",
+                   "Authorization, Content-Type, x-api-key");
+        add_header(response, "Access-Control-Max-Age", "600");
+    }
+    send_response(r, 204, response);
+}
+
+static bool parse_body(http_request *r, api_error *e)
+{
+    calla_error err;
+    if (strcmp(r->endpoint->method, "POST") != 0) return true;
+    if (r->body.failed) return api_fail(e, 500, NULL, NULL, "no memory for the request");
+    if (json_text_depth(r->body.data, r->body.n, MAX_NESTING) > MAX_NESTING)
+        return api_fail(e, 400, NULL, "invalid_json", "the request nests deeper than %d levels",
+                        MAX_NESTING);
+    if (json_parse_text(r->body.data ? r->body.data : "", r->body.n, "request", &r->json, &err) !=
+        CALLA_OK)
+        return api_fail(e, 400, NULL, "invalid_json", "%s", err.message);
+    strbuf_free(&r->body);
+    return true;
+}
+
+static void handle(http_request *r)
+{
+    api_error e = r->error;
+    if (!e.status && !r->endpoint) {
+        respond_preflight(r);
+        return;
+    }
+    bool ok = !e.status && parse_body(r, &e) && r->endpoint->handle(r, &e);
+    if (!ok && !r->responded) respond_error(r, &e);
+}
+
+static void add_body(http_request *r, const char *data, size_t n)
+{
+    if (r->error.status) return; /* is read to its end, so that the answer arrives */
+    if (r->body.n + n > (size_t)r->server->options.max_body_bytes)
+        api_fail(&r->error, 413, NULL, "request_too_large", "the request is larger than %lld bytes",
+                 (long long)r->server->options.max_body_bytes);
+    else
+        strbuf_append(&r->body, data, n);
+}
+
+static http_request *begin(server *s, struct MHD_Connection *connection, const char *url,
+                           const char *method)
+{
+    http_request *r = calloc(1, sizeof *r);
+    if (!r) return NULL;
+    r->server = s;
+    r->connection = connection;
+    r->start_ns = clock_ns();
+    r->result = MHD_YES;
+    snprintf(r->method, sizeof r->method, "%s", method);
+    if (snprintf(r->path, sizeof r->path, "%s", url) >= (int)sizeof r->path)
+        api_fail(&r->error, 404, NULL, "unknown_url", "the URL is too long");
+    else
+        check_head(r, &r->error);
+    return r;
+}
+
+/* Called for a request's head, for each piece of its body, and at its end. */
+static enum MHD_Result on_request(void *user, struct MHD_Connection *connection, const char *url,
+                                  const char *method, const char *version, const char *data,
+                                  size_t *n_data, void **state)
+{
+    http_request *r = *state;
+    (void)version;
+    if (!r) {
+        *state = r = begin(user, connection, url, method);
+        if (!r) return MHD_NO;
+        if (r->error.status != 413) return MHD_YES;
+        respond_error(r, &r->error); /* not even read */
+        return r->result;
+    }
+    if (r->responded) return MHD_NO; /* what could not be read is no further request */
+    if (*n_data > 0) {
+        add_body(r, data, *n_data);
+        *n_data = 0;
+        return MHD_YES;
+    }
+    handle(r);
+    return r->result;
+}
+
+/* ---- ends ---- */
+
+static json_t *reply_fields(const reply *a)
+{
+    const job_stats *s = &a->job->stats;
+    double prefill_s = (double)s->prefill_ns / 1e9, decode_s = (double)s->decode_ns / 1e9;
+    double first_ms = s->first_token_ns ? (double)(s->first_token_ns - s->submitted_ns) / 1e6 : 0;
+    return json_pack(
+        "{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:s}", "id", a->job->id, "prompt_tokens",
+        (json_int_t)s->n_prompt, "cached_tokens", (json_int_t)s->n_cached, "generated_tokens",
+        (json_int_t)s->n_generated, "queue_ms",
+        s->started_ns ? (double)(s->started_ns - s->submitted_ns) / 1e6 : 0.0, "first_token_ms",
+        first_ms, "prefill_tokens_per_s", prefill_s > 0 ? (double)s->n_prefilled / prefill_s : 0.0,
+        "decode_tokens_per_s", decode_s > 0 ? (double)s->n_decoded / decode_s : 0.0, "finish",
+        s->finish);
+}
+
+static void log_request(const http_request *r)
+{
+    int64_t ns = clock_ns() - r->start_ns;
+    json_t *fields = json_pack("{s:s, s:s, s:i, s:f}", "method", r->method, "path", r->path,
+                               "status", r->status, "ms", (double)ns / 1e6);
+    if (fields && r->reply) {
+        json_t *more = reply_fields(r->reply);
+        json_object_update(fields, more);
+        json_decref(more);
+    }
+    bool quiet = r->status == 200 && r->endpoint && r->endpoint->is_open;
+    if (quiet && !r->server->log.verbose)
+        json_decref(fields);
+    else
+        server_log_put(&r->server->log, "request", fields);
+}
+
+static void on_completed(void *user, struct MHD_Connection *connection, void **state,
+                         enum MHD_RequestTerminationCode how)
+{
+    http_request *r = *state;
+    (void)user;
+    (void)connection;
+    (void)how;
+    if (!r) return;
+    metrics *m = &r->server->metrics;
+    if (r->reply) { /* whoever is left of it: the log wants the end */
+        atomic_store(&r->reply->job->cancelled, true);
+        while (!r->reply->closed) reply_run(r->reply, -1, INT64_MAX);
+        histogram_add(&m->duration, clock_ns() - r->start_ns);
+    }
+    if (r->status >= 200 && r->status < 600) metrics_add(&m->requests[r->status / 100], 1);
+    log_request(r);
+    reply_free(r->reply);
+    json_decref(r->json);
+    strbuf_free(&r->body);
+    free(r);
+    *state = NULL;
+}
+
+static void on_library_message(void *user, const char *format, va_list args)
+{
+    const server *s = user;
+    char text[512];
+    if (!s->log.verbose) return; /* clients that break off, mostly */
+    vsnprintf(text, sizeof text, format, args);
+    text[strcspn(text, "\n")] = '\0';
+    server_log_put(&s->log, "http", json_pack("{s:s}", "message", text));
+}
+
+calla_status http_start(server *s, calla_error *err)
+{
+    const server_options *o = &s->options;
+    s->daemon = MHD_start_daemon(
+        MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL |
+            MHD_USE_ERROR_LOG | MHD_USE_ITC,
+        0, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_library_message, s,
+        MHD_OPTION_LISTEN_SOCKET, s->listen_fd, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->n_connections, MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)o->idle_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES,
+        MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+        MHD_OPTION_END);
+    if (!s->daemon) return error_set(err, CALLA_ERR_IO, "the HTTP server could not be started");
+    s->listen_fd = -1; /* the daemon's */
+    return CALLA_OK;
+}

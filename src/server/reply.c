@@ -1,0 +1,299 @@
+#include "server/reply.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- creation ---- */
+
+reply *reply_create(const reply_format *format, const vocabulary *v, const char *model, job *j)
+{
+    reply *r = calloc(1, sizeof *r);
+    reply_choice *choices = calloc((size_t)job_n_choices(j), sizeof *choices);
+    if (!r || !choices) {
+        free(r);
+        free(choices);
+        return NULL;
+    }
+    *r = (reply){.format = format,
+                 .vocabulary = v,
+                 .job = j,
+                 .model = model,
+                 .created = time(NULL),
+                 .choices = choices,
+                 .last_write_ns = clock_ns()};
+    format->start(r);
+    return r;
+}
+
+static void free_choice(reply_choice *c)
+{
+    strbuf_free(&c->reasoning);
+    strbuf_free(&c->content);
+    strbuf_free(&c->calls);
+    strbuf_free(&c->logprobs);
+    for (size_t i = 0; i < sizeof c->extra / sizeof *c->extra; i++) strbuf_free(&c->extra[i]);
+}
+
+void reply_free(reply *r)
+{
+    if (!r) return;
+    atomic_store(&r->job->cancelled, true);
+    while (!r->closed) reply_run(r, -1, INT64_MAX);
+    for (int32_t i = 0; i < job_n_choices(r->job); i++) free_choice(&r->choices[i]);
+    free(r->choices);
+    event_batch_free(&r->batch);
+    strbuf_free(&r->out);
+    job_free(r->job);
+    free(r);
+}
+
+/* ---- pieces of JSON ---- */
+
+void reply_put_string(strbuf *out, const strbuf *text)
+{
+    json_write_string(out, text->data ? text->data : "", text->n);
+}
+
+void reply_put_finish(strbuf *out, const char *finish)
+{
+    if (finish)
+        strbuf_printf(out, "\"finish_reason\": \"%s\"", finish);
+    else
+        strbuf_puts(out, "\"finish_reason\": null");
+}
+
+void reply_put_token(const reply *r, strbuf *out, int32_t token)
+{
+    size_t n_bytes;
+    const char *bytes = calla_tokenizer_bytes(r->vocabulary->tokenizer, token, &n_bytes);
+    calla_utf8_stream stream = {0};
+    calla_text whole = {0}, rest = {0};
+    if (calla_utf8_stream_push(&stream, bytes, n_bytes, &whole, NULL) == CALLA_OK &&
+        calla_utf8_stream_finish(&stream, &rest, NULL) == CALLA_OK) {
+        strbuf_putc(out, '"');
+        json_write_escaped(out, whole.data, whole.n_bytes);
+        json_write_escaped(out, rest.data, rest.n_bytes);
+        strbuf_putc(out, '"');
+    } else {
+        out->failed = true;
+    }
+    calla_text_free(&whole);
+    calla_text_free(&rest);
+}
+
+void reply_put_token_bytes(const reply *r, strbuf *out, int32_t token)
+{
+    size_t n_bytes;
+    const char *bytes = calla_tokenizer_bytes(r->vocabulary->tokenizer, token, &n_bytes);
+    strbuf_putc(out, '[');
+    for (size_t i = 0; i < n_bytes; i++)
+        strbuf_printf(out, i ? ", %d" : "%d", (unsigned char)bytes[i]);
+    strbuf_putc(out, ']');
+}
+
+static void put_usage(strbuf *out, const job *j)
+{
+    const job_stats *s = &j->stats;
+    strbuf_printf(out,
+                  "{\"prompt_tokens\": %lld, \"completion_tokens\": %lld, \"total_tokens\": %lld, "
+                  "\"prompt_tokens_details\": {\"cached_tokens\": %lld}, "
+                  "\"completion_tokens_details\": {\"reasoning_tokens\": %lld}}",
+                  (long long)s->n_prompt, (long long)s->n_generated,
+                  (long long)(s->n_prompt + s->n_generated), (long long)s->n_cached,
+                  (long long)s->n_reasoning);
+}
+
+static double per_second(int64_t n, int64_t ns)
+{
+    return ns > 0 ? (double)n * 1e9 / (double)ns : 0;
+}
+
+static double ms_between(int64_t from_ns, int64_t to_ns)
+{
+    return from_ns > 0 && to_ns > from_ns ? (double)(to_ns - from_ns) / 1e6 : 0;
+}
+
+static void put_timings(strbuf *out, const job *j)
+{
+    const job_stats *s = &j->stats;
+    strbuf_printf(out,
+                  "{\"queue_ms\": %.3f, \"prefill_tokens\": %lld, \"prefill_ms\": %.3f, "
+                  "\"prefill_tokens_per_s\": %.3f, \"time_to_first_token_ms\": %.3f, "
+                  "\"decoded_tokens\": %lld, \"decode_ms\": %.3f, \"decode_tokens_per_s\": %.3f}",
+                  ms_between(s->submitted_ns, s->started_ns), (long long)s->n_prefilled,
+                  (double)s->prefill_ns / 1e6, per_second(s->n_prefilled, s->prefill_ns),
+                  ms_between(s->submitted_ns, s->first_token_ns), (long long)s->n_decoded,
+                  (double)s->decode_ns / 1e6, per_second(s->n_decoded, s->decode_ns));
+}
+
+/* {"id": ..., "object": ..., "created": ..., "model": ..., "choices": [ */
+static void put_head(reply *r, const char *object)
+{
+    strbuf_printf(&r->out,
+                  "{\"id\": \"%s\", \"object\": \"%s\", \"created\": %lld, \"model\": ", r->job->id,
+                  object, (long long)r->created);
+    json_write_string(&r->out, r->model, strlen(r->model));
+    strbuf_printf(&r->out, ", \"system_fingerprint\": \"calla-%s\", \"choices\": [",
+                  calla_version());
+}
+
+void reply_begin_chunk(reply *r)
+{
+    strbuf_puts(&r->out, "data: ");
+    put_head(r, r->format->chunk_object);
+}
+
+void reply_end_chunk(reply *r, bool last)
+{
+    strbuf_putc(&r->out, ']');
+    if (last) {
+        strbuf_puts(&r->out, ", \"timings\": ");
+        put_timings(&r->out, r->job);
+    }
+    strbuf_puts(&r->out, r->job->request.include_usage ? ", \"usage\": null}\n\n" : "}\n\n");
+}
+
+/* ---- events ---- */
+
+static void put_progress(reply *r, const event *e)
+{
+    reply_begin_chunk(r);
+    strbuf_printf(&r->out, "], \"progress\": {\"done\": %lld, \"total\": %lld}}\n\n",
+                  (long long)e->a, (long long)e->b);
+}
+
+static void take_error(reply *r, int status, const char *text, size_t n_bytes)
+{
+    r->error_status = status;
+    snprintf(r->error, sizeof r->error, "%.*s", (int)n_bytes, text);
+}
+
+static void flush_choice(reply *r, int32_t i)
+{
+    if (i >= 0 && r->job->request.stream) r->format->flush(r, i);
+}
+
+/* What the wire calls the reasons, in static storage. */
+static const char *finish_name(const char *text, size_t n_bytes)
+{
+    static const char *const names[] = {"stop", "length", "tool_calls"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strlen(names[i]) == n_bytes && memcmp(names[i], text, n_bytes) == 0) return names[i];
+    return "stop";
+}
+
+/* Takes the batch in. Events of one choice that follow each other become one chunk. */
+static void take_events(reply *r)
+{
+    int32_t at = -1;
+    for (size_t i = 0; i < r->batch.n_events; i++) {
+        const event *e = &r->batch.events[i];
+        const char *text = r->batch.text.data ? r->batch.text.data + e->offset : "";
+        if (e->choice != at || e->kind == EVENT_PROGRESS) flush_choice(r, at);
+        at = e->choice;
+        switch (e->kind) {
+        case EVENT_PROGRESS:
+            if (r->job->request.stream) put_progress(r, e);
+            break;
+        case EVENT_ERROR:
+            take_error(r, (int)e->a, text, e->n_bytes);
+            break;
+        case EVENT_FINISH:
+            r->choices[at].finish = finish_name(text, e->n_bytes);
+            r->n_finished++;
+            break;
+        default:
+            r->format->add(r, &r->choices[at], e, text);
+        }
+    }
+    flush_choice(r, at);
+}
+
+/* ---- ends ---- */
+
+static void end_stream(reply *r)
+{
+    if (r->error_status) {
+        strbuf_puts(&r->out, "data: {\"error\": {\"message\": ");
+        json_write_string(&r->out, r->error, strlen(r->error));
+        strbuf_printf(&r->out, ", \"type\": \"server_error\", \"param\": null, \"code\": %d}}\n\n",
+                      r->error_status);
+        return; /* clients take what follows [DONE] for success */
+    }
+    if (r->job->request.include_usage) {
+        reply_begin_chunk(r);
+        strbuf_puts(&r->out, "], \"usage\": ");
+        put_usage(&r->out, r->job);
+        strbuf_puts(&r->out, "}\n\n");
+    }
+    strbuf_puts(&r->out, "data: [DONE]\n\n");
+}
+
+static void write_whole(reply *r)
+{
+    if (r->error_status) return;
+    put_head(r, r->format->object);
+    for (int32_t i = 0; i < job_n_choices(r->job); i++) {
+        if (i > 0) strbuf_puts(&r->out, ", ");
+        r->format->write_choice(r, i);
+    }
+    strbuf_puts(&r->out, "], \"usage\": ");
+    put_usage(&r->out, r->job);
+    strbuf_puts(&r->out, ", \"timings\": ");
+    put_timings(&r->out, r->job);
+    strbuf_putc(&r->out, '}');
+}
+
+static bool any_failed(const reply *r)
+{
+    bool failed = r->out.failed;
+    for (int32_t i = 0; i < job_n_choices(r->job); i++) {
+        const reply_choice *c = &r->choices[i];
+        failed = failed || c->reasoning.failed || c->content.failed || c->calls.failed ||
+                 c->logprobs.failed || c->extra[0].failed || c->extra[1].failed ||
+                 c->extra[2].failed;
+    }
+    return failed;
+}
+
+/* ---- waiting ---- */
+
+/* Milliseconds for poll, rounded up; -1 = for ever. */
+static int wait_ms(int64_t until_ns)
+{
+    if (until_ns == INT64_MAX) return -1;
+    int64_t ns = until_ns - clock_ns();
+    return ns <= 0 ? 0 : ns > 60000000000 ? 60000 : (int)((ns + 999999) / 1000000);
+}
+
+reply_wait reply_run(reply *r, int socket, int64_t until_ns)
+{
+    struct pollfd fds[2] = {{.fd = r->job->out.wake_fd, .events = POLLIN},
+                            {.fd = socket, .events = POLLRDHUP}}; /* -1 is passed over */
+    if (r->closed) return REPLY_READY;
+    int n = poll(fds, 2, wait_ms(until_ns));
+    if (n < 0 && errno != EINTR) return REPLY_GONE;
+    if (n <= 0) return REPLY_TIMEOUT;
+    if (fds[1].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) return REPLY_GONE;
+    if (!outbox_take(&r->job->out, &r->batch, &r->closed))
+        take_error(r, 500, "no memory for the answer", 24);
+    take_events(r);
+    if (r->closed) {
+        if (r->job->request.stream)
+            end_stream(r);
+        else
+            write_whole(r);
+    }
+    if (any_failed(r)) take_error(r, 500, "no memory for the answer", 24);
+    return REPLY_READY;
+}
+
+void reply_keep_alive(reply *r)
+{
+    strbuf_puts(&r->out, ": keep-alive\n\n");
+}

@@ -1,0 +1,101 @@
+/* text_completion. */
+#include "server/reply.h"
+
+#include <string.h>
+
+/* The lists of the log-probabilities. */
+enum { LIST_LOGPROBS, LIST_TOP, LIST_OFFSETS };
+
+static void add_token(reply *r, reply_choice *c, const calla_sampled *s)
+{
+    size_t n_bytes;
+    const char *comma = c->logprobs.n > 0 ? ", " : "";
+    strbuf_puts(&c->logprobs, comma);
+    reply_put_token(r, &c->logprobs, s->token);
+    strbuf_puts(&c->extra[LIST_LOGPROBS], comma);
+    json_write_real(&c->extra[LIST_LOGPROBS], (double)s->logprob);
+    strbuf *top = &c->extra[LIST_TOP];
+    strbuf_printf(top, "%s{", comma);
+    for (int32_t i = 0; i < s->n_top; i++) {
+        if (i > 0) strbuf_puts(top, ", ");
+        reply_put_token(r, top, s->top_tokens[i]);
+        strbuf_puts(top, ": ");
+        json_write_real(top, (double)s->top_logprobs[i]);
+    }
+    strbuf_putc(top, '}');
+    strbuf_printf(&c->extra[LIST_OFFSETS], "%s%zu", comma, c->n_text);
+    calla_tokenizer_bytes(r->vocabulary->tokenizer, s->token, &n_bytes);
+    c->n_text += n_bytes;
+}
+
+static void add(reply *r, reply_choice *c, const event *e, const char *text)
+{
+    if (e->kind == EVENT_CONTENT) strbuf_append(&c->content, text, e->n_bytes);
+    if (e->kind == EVENT_TOKEN) add_token(r, c, &r->batch.tokens[e->a]);
+}
+
+/* With echo, each choice begins with its prompt. */
+static void start(reply *r)
+{
+    const job_request *request = &r->job->request;
+    for (int32_t i = 0; request->echo && i < job_n_choices(r->job); i++) {
+        const calla_tokens *tokens = &r->job->prompts[i / request->n].tokens;
+        calla_text text;
+        if (calla_tokenizer_decode(r->vocabulary->tokenizer, tokens->ids, tokens->n, false, &text,
+                                   NULL) != CALLA_OK) {
+            r->out.failed = true;
+            return;
+        }
+        strbuf_append(&r->choices[i].content, text.data, text.n_bytes);
+        r->choices[i].n_text = text.n_bytes;
+        calla_text_free(&text);
+    }
+}
+
+static void put_choice(reply *r, int32_t i, const char *finish)
+{
+    reply_choice *c = &r->choices[i];
+    strbuf *out = &r->out;
+    strbuf_puts(out, "{\"text\": ");
+    reply_put_string(out, &c->content);
+    strbuf_printf(out, ", \"index\": %d, \"logprobs\": ", i);
+    if (c->logprobs.n > 0)
+        strbuf_printf(out,
+                      "{\"tokens\": [%s], \"token_logprobs\": [%s], \"top_logprobs\": [%s], "
+                      "\"text_offset\": [%s]}",
+                      c->logprobs.data, c->extra[LIST_LOGPROBS].data, c->extra[LIST_TOP].data,
+                      c->extra[LIST_OFFSETS].data);
+    else
+        strbuf_puts(out, "null");
+    strbuf_puts(out, ", ");
+    reply_put_finish(out, finish);
+    strbuf_putc(out, '}');
+}
+
+static void flush(reply *r, int32_t i)
+{
+    reply_choice *c = &r->choices[i];
+    if (c->content.n + c->logprobs.n == 0 && !c->finish) return;
+    reply_begin_chunk(r);
+    put_choice(r, i, c->finish);
+    reply_end_chunk(r, c->finish && r->n_finished == job_n_choices(r->job));
+    strbuf_clear(&c->content);
+    strbuf_clear(&c->logprobs);
+    for (size_t k = 0; k < sizeof c->extra / sizeof *c->extra; k++) strbuf_clear(&c->extra[k]);
+    c->finish = NULL;
+}
+
+static void write_choice(reply *r, int32_t i)
+{
+    put_choice(r, i, r->choices[i].finish);
+}
+
+const reply_format reply_completion = {
+    .id_prefix = "cmpl-",
+    .object = "text_completion",
+    .chunk_object = "text_completion",
+    .start = start,
+    .add = add,
+    .flush = flush,
+    .write_choice = write_choice,
+};

@@ -1,0 +1,196 @@
+"""What the official client makes of the server's answers; argument: the base URL."""
+
+import json
+import sys
+import time
+
+import openai
+
+client = openai.OpenAI(base_url=sys.argv[1], api_key="none", max_retries=0)
+RIVER = [{"role": "user", "content": "What is a river?"}]
+ANSWER = "A river is a large stream of water that flows across the land to a sea or a lake."
+WEATHER = [{"role": "user", "content": "What is the weather in Paris?"}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "Get the weather of a city.",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}},
+                "required": ["city"],
+            },
+        },
+    },
+    {
+        "type": "function",
+        "function": {
+            "name": "get_time",
+            "description": "Get the time in a city.",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}},
+                "required": ["city"],
+            },
+        },
+    },
+]
+
+
+def create(messages, **options):
+    return client.chat.completions.create(
+        model="tiny", messages=messages, temperature=0, **options
+    )
+
+
+def wait_until_ready():
+    for _ in range(500):
+        try:
+            client.models.list()
+            return
+        except openai.InternalServerError:
+            time.sleep(0.02)
+    raise SystemExit("the server does not become ready")
+
+
+def test_models():
+    assert [m.id for m in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").owned_by == "calla"
+
+
+def test_chat():
+    answer = create(RIVER)
+    choice = answer.choices[0]
+    assert choice.message.content == ANSWER
+    assert choice.message.role == "assistant"
+    assert choice.finish_reason == "stop"
+    assert choice.message.model_extra["reasoning_content"]
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+    again = create(RIVER)
+    assert again.usage.prompt_tokens_details.cached_tokens == again.usage.prompt_tokens
+
+
+def test_streaming():
+    chunks = list(create(RIVER, stream=True, stream_options={"include_usage": True}))
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text == ANSWER
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert chunks[-1].usage.completion_tokens > 20 and not chunks[-1].choices
+    assert all(c.id == chunks[0].id for c in chunks)
+
+
+def test_thinking_switch():
+    answer = create(RIVER, extra_body={"chat_template_kwargs": {"enable_thinking": False}})
+    assert "reasoning_content" not in answer.choices[0].message.model_extra
+    answer = create(RIVER, reasoning_effort="none")
+    assert "reasoning_content" not in answer.choices[0].message.model_extra
+
+
+def test_tools():
+    answer = create(WEATHER, tools=TOOLS)
+    message = answer.choices[0].message
+    call = message.tool_calls[0]
+    assert answer.choices[0].finish_reason == "tool_calls"
+    assert call.function.name == "get_weather"
+    assert json.loads(call.function.arguments) == {"city": "Paris"}
+    # The message goes back as the client made it.
+    result = {"role": "tool", "tool_call_id": call.id, "content": "sunny, 21 degrees"}
+    answer = create(WEATHER + [message, result], tools=TOOLS)
+    assert "sunny" in answer.choices[0].message.content
+    assert answer.usage.prompt_tokens_details.cached_tokens > 200
+
+
+def test_streamed_tools():
+    arguments, name, ids = "", "", set()
+    for chunk in create(WEATHER, tools=TOOLS, stream=True):
+        for call in chunk.choices[0].delta.tool_calls or []:
+            name += call.function.name or ""
+            arguments += call.function.arguments or ""
+            ids.add(call.id)
+    assert name == "get_weather" and json.loads(arguments) == {"city": "Paris"}
+    assert len(ids - {None}) == 1
+
+
+def test_tool_choice():
+    answer = create(RIVER, tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
+    assert len(answer.choices[0].message.tool_calls) == 1
+    choice = {"type": "function", "function": {"name": "get_time"}}
+    answer = create(RIVER, tools=TOOLS, tool_choice=choice)
+    assert answer.choices[0].message.tool_calls[0].function.name == "get_time"
+    answer = create(WEATHER, tools=TOOLS, tool_choice="none")
+    assert not answer.choices[0].message.tool_calls
+
+
+def test_parallel_tools():
+    """Several calls in the history, with their results."""
+    calls = [
+        {
+            "id": f"call_{i}",
+            "type": "function",
+            "function": {"name": "get_weather", "arguments": json.dumps({"city": city})},
+        }
+        for i, city in enumerate(["Paris", "Rome"])
+    ]
+    results = [
+        {"role": "tool", "tool_call_id": c["id"], "content": "sunny, 21 degrees"} for c in calls
+    ]
+    history = WEATHER + [{"role": "assistant", "content": None, "tool_calls": calls}] + results
+    assert create(history, tools=TOOLS).choices[0].message.content
+
+
+def test_logprobs():
+    answer = create(RIVER, logprobs=True, top_logprobs=2)
+    tokens = answer.choices[0].logprobs.content
+    assert "".join(t.token for t in tokens) == ANSWER
+    assert b"".join(bytes(t.bytes) for t in tokens).decode() == ANSWER
+    assert all(len(t.top_logprobs) == 2 and t.logprob <= 0 for t in tokens)
+
+
+def test_choices():
+    answer = create(RIVER, n=3, extra_body={"enable_thinking": False})
+    assert [c.index for c in answer.choices] == [0, 1, 2]
+    assert all(c.message.content == ANSWER for c in answer.choices)
+
+
+def test_completions():
+    answer = client.completions.create(
+        model="tiny", prompt="A river is", max_tokens=4, temperature=0, logprobs=1
+    )
+    assert answer.choices[0].text == " a large natural stream"
+    assert answer.choices[0].logprobs.tokens == [" a", " large", " natural", " stream"]
+    chunks = client.completions.create(
+        model="tiny", prompt="A river is", max_tokens=4, temperature=0, stream=True
+    )
+    assert "".join(c.choices[0].text for c in chunks) == " a large natural stream"
+
+
+def expect(error, status, param, call):
+    try:
+        call()
+    except error as e:
+        assert e.status_code == status, e.status_code
+        assert e.param == param, e.param
+        assert e.message
+        return e
+    raise AssertionError("no error")
+
+
+def test_errors():
+    expect(openai.NotFoundError, 404, "model", lambda: client.chat.completions.create(
+        model="other", messages=RIVER))
+    expect(openai.BadRequestError, 400, "temperature", lambda: client.chat.completions.create(
+        model="tiny", messages=RIVER, temperature=9))
+    expect(openai.BadRequestError, 400, "nothing", lambda: create(
+        RIVER, extra_body={"nothing": 1}))
+    long = [{"role": "user", "content": "word " * 4000}]
+    e = expect(openai.BadRequestError, 400, "messages", lambda: create(long))
+    assert e.code == "context_length_exceeded" and "maximum context length is 2048" in e.message
+
+
+wait_until_ready()
+for name, test in list(globals().items()):
+    if name.startswith("test_"):
+        test()
+        print("ok", name)
