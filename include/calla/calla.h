@@ -22,10 +22,18 @@
 #ifndef CALLA_CALLA_H
 #define CALLA_CALLA_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* A flag that another thread or a signal handler may set. */
+#ifdef __cplusplus
+#include <atomic>
+typedef std::atomic<bool> calla_flag;
+#else
+#include <stdatomic.h>
+typedef atomic_bool calla_flag;
+#endif
 
 #if defined(__GNUC__)
 #define CALLA_API __attribute__((visibility("default")))
@@ -88,7 +96,7 @@ typedef struct calla_engine_options {
     const calla_tokenizer *tokenizer;
     void (*progress)(void *user, const char *phase, int64_t done, int64_t total); /* [NULL] */
     void *progress_user;
-    const atomic_bool *cancel; /* polled while calla_engine_open_synthetic makes weights [NULL] */
+    const calla_flag *cancel; /* polled while calla_engine_open_synthetic makes weights [NULL] */
 } calla_engine_options;
 
 /* What an engine will hold in memory, per part. See calla_memory_plan in model.h for a plan
@@ -189,7 +197,7 @@ typedef struct calla_sampled {
 /* How a long call is watched: `cancel` is polled per layer of a prompt and before each decode step
  * (a single token is short), `progress` is called per chunk. */
 typedef struct calla_control {
-    const atomic_bool *cancel; /* NULL = never */
+    const calla_flag *cancel; /* NULL = never */
     void (*progress)(void *user, int64_t done, int64_t total);
     void *user;
 } calla_control;

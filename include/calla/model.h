@@ -237,7 +237,7 @@ typedef struct calla_write_options {
                        Without it the directory must be empty or absent */
     void (*progress)(void *user, int64_t done_bytes, int64_t total_bytes);
     void *user;
-    const atomic_bool *cancel;
+    const calla_flag *cancel;
     int64_t max_shard_bytes; /* [5 GiB]; at most 256 files */
 } calla_write_options;
 

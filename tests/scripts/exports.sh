@@ -13,8 +13,24 @@ if ! diff <(echo "$exported") <(echo "$declared"); then
     echo "left: exported by libcalla.so, right: declared in the public headers" >&2
     exit 1
 fi
-# A C program that includes each header alone compiles, as C17 and as C++.
+# libcalla.a has no other names either: they would meet those of the program and its libraries.
+archived=$(nm -g --defined-only "$build/libcalla.a" | awk 'NF == 3 { print $3 }' | sort)
+if ! diff <(echo "$archived") <(echo "$declared"); then
+    echo "left: global in libcalla.a, right: declared in the public headers" >&2
+    exit 1
+fi
+# Each header alone compiles, as C17 and, where there is a compiler for it, as C++.
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 for header in calla model; do
-    printf '#include <calla/%s.h>\nint main(void) { return calla_version() == 0; }\n' "$header" >"$build/header.c"
-    cc -std=c17 -Wall -Wextra -Werror -pedantic -I "$source/include" -c "$build/header.c" -o "$build/header.o"
+    printf '#include <calla/%s.h>\nint main(void) { return calla_version() == 0; }\n' "$header" >"$work/header.c"
+    cc -std=c17 -Wall -Wextra -Werror -pedantic -I "$source/include" -c "$work/header.c" -o "$work/header.o"
+    # shellcheck disable=SC2046
+    cc "$work/header.o" "$build/libcalla.a" $(pkg-config --libs jansson libpcre2-8 libutf8proc) -lm -lpthread \
+        -o "$work/program"
+    "$work/program"
+    if command -v c++ >/dev/null; then
+        c++ -x c++ -std=c++17 -Wall -Wextra -Werror -pedantic -I "$source/include" -c "$work/header.c" \
+            -o "$work/header.o"
+    fi
 done
