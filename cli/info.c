@@ -180,7 +180,7 @@ static void print_machine(FILE *out, const calla_machine_info *m)
     char text[32];
     fprintf(out, "machine\n  processor   %s, %d usable\n  features   ", m->cpu, m->n_processors);
     for (int32_t i = 0; i < m->n_cpu_features; i++) fprintf(out, " %s", m->cpu_features[i]);
-    fprintf(out, "%s\n  built for  ", m->n_cpu_features ? "" : " none known");
+    fprintf(out, "%s\n  kernels    ", m->n_cpu_features ? "" : " none known");
     for (const char *const *name = calla_isa_names(); *name; name++) fprintf(out, " %s", *name);
     fprintf(out, "\n  memory      %s", bytes_text(m->ram_bytes, text));
     fprintf(out, ", %s available\n", bytes_text(m->ram_available_bytes, text));

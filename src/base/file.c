@@ -109,6 +109,16 @@ bool file_exists(const char *path)
     return stat(path, &st) == 0;
 }
 
+calla_status dir_check(const char *path, calla_error *err)
+{
+    struct stat st;
+    if (!*path) return error_set(err, CALLA_ERR_INPUT, "the name of a directory is empty");
+    if (stat(path, &st) != 0)
+        return error_set_errno(err, CALLA_ERR_IO, errno, "cannot open directory %s", path);
+    if (!S_ISDIR(st.st_mode)) return error_set(err, CALLA_ERR_IO, "%s is not a directory", path);
+    return CALLA_OK;
+}
+
 char *path_join(const char *dir, const char *name)
 {
     size_t n = strlen(dir), m = strlen(name);
@@ -208,6 +218,7 @@ calla_status file_copy(const char *src, const char *dst, calla_error *err)
 
 calla_status dir_create(const char *path, calla_error *err)
 {
+    if (!*path) return dir_check(path, err);
     if (mkdir(path, 0777) == 0) return CALLA_OK;
     int e = errno;
     struct stat st;

@@ -25,6 +25,9 @@ calla_status file_read(const char *path, size_t max_bytes, char **data, size_t *
                        calla_error *err);
 bool file_exists(const char *path);
 
+/* Whether `path` names a directory; the error says why not. An empty name is refused here, before
+ * path_join makes the root of it. */
+calla_status dir_check(const char *path, calla_error *err);
 /* dir + "/" + name, malloc'ed; NULL when out of memory. */
 char *path_join(const char *dir, const char *name);
 
@@ -48,7 +51,7 @@ void file_writer_abort(file_writer *w);
 calla_status file_write(const char *path, const void *bytes, size_t n, calla_error *err);
 /* Copies src to dst through a file_writer. */
 calla_status file_copy(const char *src, const char *dst, calla_error *err);
-/* mkdir -p of the last component; an existing directory is fine. */
+/* mkdir -p of the last component; an existing directory is fine, an empty name is not. */
 calla_status dir_create(const char *path, calla_error *err);
 /* Bytes an unprivileged writer may still use on the file system of `path`. */
 calla_status disk_free_bytes(const char *path, uint64_t *n_bytes, calla_error *err);

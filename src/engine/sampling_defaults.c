@@ -52,6 +52,7 @@ static calla_status read_all(const json_t *object, const char *path, calla_sampl
 
 calla_status calla_sampling_defaults(const char *dir, calla_sampling *sampling, calla_error *err)
 {
+    CALLA_TRY(dir_check(dir, err));
     calla_status status = CALLA_OK;
     calla_sampling s = {.temperature = 1, .top_k = 20, .top_p = 0.95f};
     char *text = NULL;

@@ -65,7 +65,7 @@ static calla_status check_disk(const char *dir, size_t need, calla_error *err)
     uint64_t want = (uint64_t)need + need / 256 + (1 << 20);
     if (available < want)
         return error_set(err, CALLA_ERR_IO,
-                         "%s: the disk has %.2f GB free, %.2f GB are needed; nothing was written",
+                         "%s: the disk has %.3f GB free, %.3f GB are needed; nothing was written",
                          dir, (double)available * 1e-9, (double)want * 1e-9);
     return CALLA_OK;
 }

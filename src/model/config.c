@@ -391,6 +391,7 @@ calla_status model_config_parse(const char *text, size_t n_bytes, const char *pa
 
 calla_status model_config_read(const char *dir, model_config *config, calla_error *err)
 {
+    CALLA_TRY(dir_check(dir, err));
     char *path = path_join(dir, "config.json"), *text;
     if (!path) return error_set(err, CALLA_ERR_MEMORY, "no memory for the name of config.json");
     size_t n;

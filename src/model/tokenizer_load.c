@@ -397,6 +397,7 @@ done:
 
 calla_status calla_tokenizer_open(const char *dir, calla_tokenizer **tokenizer, calla_error *err)
 {
+    CALLA_TRY(dir_check(dir, err));
     char *path = path_join(dir, "tokenizer.json"), *text = NULL;
     size_t n;
     calla_tokenizer *t = NULL;

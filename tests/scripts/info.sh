@@ -24,11 +24,22 @@ done
 "$calla" info | grep -q '^machine$' || fail "the machine alone"
 "$calla" info --help | grep -q '^usage: calla info' || fail "help"
 
-refused 1 'cannot open /nowhere/config.json' -m /nowhere
+refused 1 'cannot open directory /nowhere:' -m /nowhere
+refused 1 'the name of a directory is empty' -m ''
+refused 1 'README.md is not a directory' -m "$source/README.md"
 refused 1 '5000 tokens' -m "$source/tests/data/oracle-a/mlx4" --ctx 5000
 refused 2 -- --bogus --bogus
 refused 2 "'x'" -m "$source/tests/data/oracle-a/mlx4" x
 refused 2 '-m DIR is missing' --tensors
+# config.json of one layout beside the tensors of the other
+for pair in mlx4:bf16:'config.json has a quantization, but tensor model.' \
+    bf16:mlx4:'config.json has no quantization'; do
+    IFS=: read -r config tensors text <<<"$pair"
+    mkdir -p "$work/mixed"
+    cp "$source/tests/data/oracle-a/$config/config.json" "$work/mixed"
+    cp "$source/tests/data/oracle-a/$tensors/model.safetensors" "$work/mixed"
+    refused 1 "$text" -m "$work/mixed"
+done
 cp "$source"/tests/data/oracle-a/mlx4/config.json "$work"
 head -c 100000 "$source/tests/data/oracle-a/mlx4/model.safetensors" >"$work/model.safetensors"
 refused 1 "$work/model.safetensors: tensor " -m "$work"

@@ -22,7 +22,7 @@ refused 2 'two directories' "$model/bf16" "$work/c" "$work/d"
 refused 2 -- --bogus --bogus
 refused 2 --shard-size --shard-size x "$model/bf16" "$work/c"
 refused 1 "quantized already" "$model/mlx4" "$work/c"
-refused 1 'cannot open /nowhere/config.json' /nowhere "$work/c"
+refused 1 'cannot open directory /nowhere:' /nowhere "$work/c"
 refused 1 'cannot create directory' "$model/bf16" "$work/no/such"
 cp -r "$model/bf16" "$work/cut"
 truncate -s 1000000 "$work/cut/model.safetensors"

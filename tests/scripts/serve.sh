@@ -51,7 +51,7 @@ stop() {
 refused 2 "-m DIR is missing"
 refused 2 "'9' is not a whole number from 1 to 8" -m x --parallel 9
 refused 2 "'70000' is not" -m x --port 70000
-refused 1 "cannot open nowhere/" -m nowhere --port 0
+refused 1 "cannot open directory nowhere:" -m nowhere --port 0
 refused 1 "needs an API key (--api-key-file)" -m "$tiny" --host 0.0.0.0 --port 0
 refused 1 "cannot open nothing" -m "$tiny" --api-key-file nothing --port 0
 

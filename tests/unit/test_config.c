@@ -387,7 +387,8 @@ static void test_unreadable(void **state)
     calla_error err;
     model_config c;
     assert_error(model_config_read("/nowhere", &c, &err), CALLA_ERR_IO, &err,
-                 "/nowhere/config.json");
+                 "cannot open directory /nowhere: No such file");
+    assert_error(model_config_read("", &c, &err), CALLA_ERR_INPUT, &err, "directory is empty");
     char *big = calloc(1, (1 << 20) + 1);
     assert_non_null(big);
     const char *dir = temporary_dir();
