@@ -68,6 +68,8 @@ static int check_args(bench_args *args)
 {
     if (!args->engine.model == !args->synth)
         return cli_usage_error("give one of -m DIR and --synth NAME");
+    if (args->seed >= 0 && !args->synth) return cli_usage_error("--seed needs --synth");
+    if (args->seed < 0) args->seed = 0;
     if (args->csv && args->json) return cli_usage_error("give one of --csv and --json");
     if (args->prefill.n + args->decode.n == 0) set_default_points(args);
     int64_t need = bench_context(args), ctx = args->engine.options.n_ctx;
@@ -133,7 +135,8 @@ static char *report_text(const bench_report *report)
 
 int cmd_bench(int argc, char **argv)
 {
-    bench_args args = {.n_sequences = 1, .n_steps = 64, .n_repeats = 3, .max_seconds = 600};
+    bench_args args = {
+        .n_sequences = 1, .n_steps = 64, .n_repeats = 3, .max_seconds = 600, .seed = -1};
     int code = parse_options(argc, argv, &args);
     if (code >= 0) return code;
     calla_error err;

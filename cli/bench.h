@@ -20,7 +20,7 @@ typedef struct bench_list {
 typedef struct bench_args {
     cli_engine_args engine;
     const char *synth; /* shape, instead of a model */
-    int64_t seed;
+    int64_t seed;      /* -1 = not given */
     bench_list prefill, decode;
     bool default_points; /* as many as fit */
     int32_t n_sequences, n_steps, n_repeats;

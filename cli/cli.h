@@ -24,8 +24,12 @@ int cmd_info(int argc, char **argv);
 /* Called by main before a subcommand: its name for messages, and signal dispositions. */
 void cli_begin(const char *command);
 
-/* "calla NAME: message" to stderr; returns EXIT_FAILED (cli_fail) or EXIT_USAGE (cli_usage_error,
- * which adds the hint to --help). */
+/* Makes a SIGBUS end the program with a line naming the file that could not be read. `command` is
+ * borrowed for good. Called by cli_begin. */
+void cli_report_bus_errors(const char *command);
+
+/* "calla NAME: message" to stderr, control characters in it as '?'; returns EXIT_FAILED (cli_fail)
+ * or EXIT_USAGE (cli_usage_error, which adds the hint to --help). */
 int cli_fail(const calla_error *err);
 int cli_failf(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int cli_usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -76,6 +80,8 @@ const atomic_bool *cli_cancel_flag(void);
 /* Exit code after CALLA_ERR_CANCELLED: 130 for SIGINT, 143 for SIGTERM. */
 int cli_cancel_exit(void);
 
+/* What "-" is called in messages; any other path as it is. */
+const char *cli_input_name(const char *path);
 /* A file's whole contents, or standard input for "-"; false after printing why. *data malloc'ed,
  * NUL-terminated. */
 bool cli_read_input(const char *path, char **data, size_t *n_bytes);

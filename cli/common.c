@@ -14,6 +14,7 @@ static const char *command_name;
 static atomic_bool cancelled;
 static volatile sig_atomic_t cancel_signal;
 static bool output_failed, reader_gone;
+static bool interrupted; /* a signal ended a wait for a file: nothing to say, see cli_finish */
 static bool progress_shown;
 
 /* ---- messages ---- */
@@ -24,38 +25,54 @@ static void print_prefix(void)
     fprintf(stderr, command_name ? "calla %s: " : "calla: ", command_name);
 }
 
+/* One line, whatever the values in it hold. */
+static void print_line(const char *format, va_list args)
+{
+    char text[2048];
+    vsnprintf(text, sizeof text, format, args);
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    print_prefix();
+    fprintf(stderr, "%s\n", text);
+}
+
 int cli_fail(const calla_error *err)
 {
     if (err->code == CALLA_ERR_CANCELLED && atomic_load(&cancelled)) {
         cli_progress_end();
         return cli_cancel_exit();
     }
-    print_prefix();
-    fprintf(stderr, "%s\n", err->message);
-    return EXIT_FAILED;
+    return cli_failf("%s", err->message);
 }
 
 int cli_failf(const char *format, ...)
 {
-    print_prefix();
     va_list args;
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    print_line(format, args);
     va_end(args);
-    fputc('\n', stderr);
     return EXIT_FAILED;
 }
 
 int cli_usage_error(const char *format, ...)
 {
-    print_prefix();
     va_list args;
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    print_line(format, args);
     va_end(args);
-    fprintf(stderr, command_name ? "\ntry 'calla %s --help'\n" : "\ntry 'calla --help'\n",
+    fprintf(stderr, command_name ? "try 'calla %s --help'\n" : "try 'calla --help'\n",
             command_name);
     return EXIT_USAGE;
+}
+
+/* Says from errno that something could not be done with a file; not if the user ended the wait for
+ * it. */
+static void file_failed(const char *what, const char *path)
+{
+    if (errno == EINTR && atomic_load(&cancelled))
+        interrupted = true;
+    else
+        cli_failf("cannot %s %s: %s", what, path, strerror(errno));
 }
 
 /* ---- signals ---- */
@@ -74,6 +91,8 @@ void cli_begin(const char *command)
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     signal(SIGPIPE, SIG_IGN); /* writes then fail with EPIPE, which cli_write takes as "done" */
+    signal(SIGXFSZ, SIG_IGN); /* a file size limit then fails the write, which is reported */
+    cli_report_bus_errors(command);
 }
 
 const atomic_bool *cli_cancel_flag(void)
@@ -88,11 +107,16 @@ int cli_cancel_exit(void)
 
 /* ---- input and output ---- */
 
+const char *cli_input_name(const char *path)
+{
+    return strcmp(path, "-") == 0 ? "standard input" : path;
+}
+
 bool cli_read_input(const char *path, char **data, size_t *n_bytes)
 {
     FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
     if (!f) {
-        cli_failf("cannot open %s: %s", path, strerror(errno));
+        file_failed("open", path);
         return false;
     }
     char *p = NULL;
@@ -101,7 +125,7 @@ bool cli_read_input(const char *path, char **data, size_t *n_bytes)
         if (capacity - n < 65536 + 1) {
             char *q = realloc(p, capacity = capacity * 2 + 131072);
             if (!q) {
-                cli_failf("%s: no memory for %zu bytes", path, capacity);
+                cli_failf("%s: no memory for %zu bytes", cli_input_name(path), capacity);
                 goto fail;
             }
             p = q;
@@ -112,8 +136,7 @@ bool cli_read_input(const char *path, char **data, size_t *n_bytes)
         if (got == 0) break;
     }
     if (ferror(f)) {
-        if (atomic_load(&cancelled)) exit(cli_cancel_exit());
-        cli_failf("cannot read %s: %s", path, strerror(errno));
+        file_failed("read", cli_input_name(path));
         goto fail;
     }
     if (f != stdin) fclose(f);
@@ -141,7 +164,7 @@ bool cli_read_ids(const char *path, calla_tokens *tokens)
         long id = strtol(p, &end, 10);
         size_t gap = strspn(end, " \t\r\n");
         if (end == p || errno || id < 0 || id > INT32_MAX || (gap == 0 && end < text + n_bytes)) {
-            cli_failf("%s: byte %td: '%.*s' is not a token id", path, p - text,
+            cli_failf("%s: byte %td: '%.*s' is not a token id", cli_input_name(path), p - text,
                       (int)strcspn(p, " \t\r\n") > 20 ? 20 : (int)strcspn(p, " \t\r\n"), p);
             free(ids);
             free(text);
@@ -152,7 +175,7 @@ bool cli_read_ids(const char *path, calla_tokens *tokens)
     }
     free(text);
     if (!ids) {
-        cli_failf("%s: no memory for its ids", path);
+        cli_failf("%s: no memory for its ids", cli_input_name(path));
         return false;
     }
     *tokens = (calla_tokens){ids, n};
@@ -165,7 +188,7 @@ static void note_write_error(void)
         reader_gone = true;
     else if (!output_failed) {
         output_failed = true;
-        cli_failf("cannot write to standard output: %s", strerror(errno));
+        file_failed("write to", "standard output");
     }
 }
 
@@ -180,6 +203,7 @@ int cli_finish(int code)
 {
     cli_progress_end();
     if (!output_failed && !reader_gone && fflush(stdout) != 0) note_write_error();
+    if (interrupted) return cli_cancel_exit();
     return output_failed && code == EXIT_OK ? EXIT_FAILED : code;
 }
 
@@ -189,6 +213,10 @@ bool cli_output_open(cli_output *out, const char *path)
 {
     *out = (cli_output){.path = path};
     struct stat st;
+    if (!*path) {
+        cli_failf("the name of the output file is empty");
+        return false;
+    }
     if (strcmp(path, "-") == 0) {
         out->file = stdout;
     } else if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
@@ -206,7 +234,7 @@ bool cli_output_open(cli_output *out, const char *path)
         out->file = fd >= 0 ? fdopen(fd, "wb") : NULL;
     }
     if (out->file) return true;
-    cli_failf("cannot create %s: %s", path, strerror(errno));
+    file_failed("create", path);
     free(out->temporary);
     out->temporary = NULL;
     return false;
@@ -216,7 +244,7 @@ bool cli_output_write(cli_output *out, const void *data, size_t n_bytes)
 {
     if (out->file == stdout) return cli_write(data, n_bytes);
     if (fwrite(data, 1, n_bytes, out->file) == n_bytes) return true;
-    cli_failf("cannot write to %s: %s", out->path, strerror(errno));
+    file_failed("write to", out->path);
     return false;
 }
 
@@ -236,7 +264,7 @@ bool cli_output_commit(cli_output *out)
         ok = fclose(out->file) == 0 && ok;
         out->file = NULL;
         if (ok && out->temporary) ok = rename(out->temporary, out->path) == 0;
-        if (!ok) cli_failf("cannot write %s: %s", out->path, strerror(errno));
+        if (!ok) file_failed("write", out->path);
     }
     if (ok) { /* nothing to remove */
         free(out->temporary);

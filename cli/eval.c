@@ -22,7 +22,7 @@ typedef struct eval_args {
     cli_engine_args engine;
     const char *file, *ids, *against, *against_backend, *against_isa;
     bool allow_control, decode, json;
-    double margin;
+    double margin; /* -1 = not given */
 } eval_args;
 
 static bool has_reference(const eval_args *args)
@@ -57,6 +57,10 @@ static int parse_options(int argc, char **argv, eval_args *a)
     if (code >= 0) return code;
     if (!a->engine.model) return cli_usage_error("which model? -m DIR is missing");
     if (!a->file == !a->ids) return cli_usage_error("give either -f FILE or --ids FILE");
+    if (a->ids && a->allow_control) return cli_usage_error("--allow-control-tokens goes with -f");
+    if (a->margin >= 0 && !has_reference(a))
+        return cli_usage_error("--margin needs one of the --against options");
+    if (a->margin < 0) a->margin = 0.2;
     return -1;
 }
 
@@ -325,7 +329,7 @@ done:
 
 int cmd_eval(int argc, char **argv)
 {
-    eval_args args = {.margin = 0.2};
+    eval_args args = {.margin = -1};
     int code = parse_options(argc, argv, &args);
     if (code >= 0) return code;
     calla_tokens tokens;

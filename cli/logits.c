@@ -113,7 +113,7 @@ int cmd_logits(int argc, char **argv)
     if (!cli_read_ids(args.ids, &ids)) return EXIT_FAILED;
     if (ids.n == 0) {
         calla_tokens_free(&ids);
-        return cli_failf("%s has no ids", args.ids);
+        return cli_failf("%s has no ids", cli_input_name(args.ids));
     }
     code = EXIT_FAILED;
     calla_engine_options *options = &args.engine.options;

@@ -154,12 +154,15 @@ static int find_option(const option_list *list, int result)
     return -1;
 }
 
+/* optopt is 0, the value of the long option, or the letter, as a char; argv[optind - 1] is the
+ * argument except within a group of letters. */
 static int option_error(int result, char **argv)
 {
     const char *argument = argv[optind - 1];
     if (result == ':') return cli_usage_error("option '%s' needs a value", argument);
-    if (strncmp(argument, "--", 2) != 0 && optopt)
-        return cli_usage_error("unknown option '-%c'", optopt);
+    if (optopt > 0x20 && optopt < 0x7f) return cli_usage_error("unknown option '-%c'", optopt);
+    if (optopt && optopt < FIRST_VALUE)
+        return cli_usage_error("unknown option '-\\x%02x'", (unsigned char)optopt);
     if (optopt) return cli_usage_error("option '%s' takes no value", argument);
     return cli_usage_error("unknown or ambiguous option '%s'", argument);
 }

@@ -38,6 +38,12 @@ static int check_options(const run_args *args)
     if (args->messages && args->system)
         return cli_usage_error("--system goes with -p or -f; put it into the messages");
     if (args->n_logprobs >= 0 && !args->json) return cli_usage_error("--logprobs needs --json");
+    if (args->sampling.greedy && args->sampling.temperature > 0)
+        return cli_usage_error("--greedy and --temp exclude each other");
+    const char *inputs[] = {args->text, args->file, args->messages, args->tools};
+    int n_standard = 0;
+    for (int i = 0; i < 4; i++) n_standard += inputs[i] && strcmp(inputs[i], "-") == 0;
+    if (n_standard > 1) return cli_usage_error("standard input can be only one of the inputs");
     return -1;
 }
 

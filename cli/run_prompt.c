@@ -65,7 +65,11 @@ static bool render(const run_args *args, const char *messages, size_t n_bytes, r
                           &prompt->prompt, &err) == CALLA_OK)
         return true;
     prompt->prompt = (calla_prompt){0};
-    cli_fail(&err);
+    const char *file = strncmp(err.message, "tools", 5) == 0 ? args->tools : args->messages;
+    if (file)
+        cli_failf("%s: %s", cli_input_name(file), err.message);
+    else
+        cli_fail(&err);
     return false;
 }
 
@@ -86,6 +90,10 @@ bool run_prompt_make(const run_args *args, run_prompt *prompt)
     bool ok = false;
     if (args->tools && !cli_read_input(args->tools, &prompt->tools, &prompt->n_tools_bytes))
         goto done;
+    if (args->tools && prompt->n_tools_bytes == 0) { /* to the library: no tools */
+        cli_failf("%s is empty, a JSON array was expected", cli_input_name(args->tools));
+        goto done;
+    }
     if (text && args->raw) {
         ok = raw_prompt(text, n_bytes, prompt);
         text = NULL; /* the prompt's now */

@@ -1,7 +1,6 @@
 /* Options that several commands have. */
 #include "cli.h"
 
-#include <signal.h>
 #include <string.h>
 
 /* ---- what opens an engine ---- */
@@ -56,7 +55,6 @@ void cli_writing_options(cli_writing_args *args, cli_option options[CLI_N_WRITIN
 calla_write_options cli_writing_begin(const cli_writing_args *args,
                                       void (*progress)(void *user, int64_t done, int64_t total))
 {
-    signal(SIGXFSZ, SIG_IGN); /* a file size limit then fails the write, which is reported */
     return (calla_write_options){.overwrite = args->overwrite,
                                  .progress = progress,
                                  .cancel = cli_cancel_flag(),

@@ -133,7 +133,10 @@ typedef struct calla_engine_info {
 } calla_engine_info;
 
 /* Opens the checkpoint directory `dir` (MODEL.md 2: MLX affine 4-bit, or Hugging Face bf16 with isa
- * f32). Everything is validated and sized before the first allocation that depends on it. */
+ * f32). Everything is validated and sized before the first allocation that depends on it. The
+ * weights stay in their files, mapped: until calla_engine_close these must not be written or
+ * truncated (replacing one by rename is harmless). A read beyond a truncated file's end raises
+ * SIGBUS, which the library does not handle. */
 CALLA_API calla_status calla_engine_open(const char *dir, const calla_engine_options *options,
                                          calla_engine **engine, calla_error *err);
 /* A random model of shape "35b" or "tiny" without files, for measurements: the same weights as
@@ -310,7 +313,8 @@ CALLA_API void calla_engine_set_profile(calla_engine *engine, bool on);
 CALLA_API void calla_engine_get_profile(calla_engine *engine, const calla_profile_entry **entries,
                                         int32_t *n);
 
-/* Names accepted for isa on this build, NULL-terminated, static storage. */
+/* Names of kernels (isa) that this build has and this machine can run, NULL-terminated, static
+ * storage. */
 CALLA_API const char *const *calla_isa_names(void);
 
 #ifdef __cplusplus

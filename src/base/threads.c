@@ -175,6 +175,9 @@ static calla_status start_workers(thread_pool *pool, calla_error *err)
     /* Signals go to the program's own threads. */
     sigset_t all, old;
     sigfillset(&all);
+    /* Faults stay with the thread that has them: blocked, they would pass by any handler. */
+    static const int faults[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(&all, faults[i]);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     for (int i = 1; i < pool->n_threads && status == CALLA_OK; i++) {
         member *m = &pool->members[i];

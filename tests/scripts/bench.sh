@@ -12,9 +12,10 @@ refused 2 "'' is not a whole number" --synth tiny --decode 16,
 refused 2 "'9' is not a whole number from 1 to 8" --synth tiny --sequences 9
 refused 2 "these points need 229 tokens, not 100" --synth tiny --decode 100 --ctx 100 \
     --steps 40 --repeat 3
+refused 2 "--seed needs --synth" -m "$source/models/tiny" --seed 4 --prefill 16
 refused 2 "unexpected argument 'x'" --synth tiny x
 refused 1 "unknown shape 7b" --synth 7b --prefill 16
-refused 1 "cannot open nowhere/config.json" -m nowhere --prefill 16
+refused 1 "cannot open directory nowhere:" -m nowhere --prefill 16
 refused 1 "the model allows 1 to 32768" --synth tiny --prefill 64K
 "$calla" bench --help | grep -q -- "--max-seconds" || fail "--help"
 

@@ -16,6 +16,24 @@ grep -qx "Version: $(cut -d' ' -f2 version)" "$2/calla.pc" || fail "calla.pc: $(
 usage_error "unknown command 'frobnicate'" frobnicate
 usage_error "unknown command '--frobnicate'" --frobnicate
 
+# Within a group of letters the argument at fault is not the one before getopt's index.
+model=$source/models/tiny
+for letters in -zq -qz; do
+    letter=${letters:1:1}
+    usage_error "unknown option '-$letter'" run -m "$model" -p x --json $letters
+    usage_error "unknown option '-$letter'" run -m "$model" -p x --temp=0.5 $letters
+done
+usage_error "unknown option '-\\xc3'" run -m "$model" -p x -é
+# Nothing that a message quotes can break its line or reach the terminal as a command.
+odd=$(printf 'a\nb\033[31mc')
+usage_error "'a?b?[31mc' is not a whole number" run -m "$model" -p x --ctx "$odd"
+usage_error "unknown command 'a?b?[31mc'" "$odd"
+for arguments in "info -m" "run -p x -m" "tokenize -p x -m" "run -m $model -f" "run -m $model --messages" \
+    "eval -m $model --ids" "logits -m $model -o x --ids"; do
+    read -r -a words <<<"$arguments"
+    refused 1 'a?b?[31mc' "${words[@]}" "$odd"
+done
+
 for name in $commands; do
     check "$name --help" 0 "" "$calla" "$name" --help
     grep -q "^usage: calla $name " out || fail "$name --help: $(cat out)"

@@ -12,6 +12,8 @@ eval=("$calla" eval -m "$model" --ids "$ids")
 check "help" 0 "" "$calla" eval --help
 check "no text" 2 "give either -f FILE or --ids FILE" "$calla" eval -m "$model"
 check "both" 2 "give either -f FILE or --ids FILE" "${eval[@]}" -f x
+check "margin alone" 2 "--margin needs one of the --against" "${eval[@]}" --margin 1
+check "ids have no control text" 2 "--allow-control-tokens goes with -f" "${eval[@]}" --allow-control-tokens
 check "no tokenizer" 1 "tokenizer.json" "$calla" eval -m "$model" -f "$ids"
 
 # Windows of 64, 64 and 22 tokens: 147 predictions. The same sum from the logits of each window.

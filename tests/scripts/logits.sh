@@ -44,6 +44,12 @@ code=$?
 [ $code = 130 ] || fail "interrupted: exit code $code: $(cat err)"
 [ -z "$(ls f.bin* 2>/dev/null)" ] || fail "interrupted: left $(ls f.bin*)"
 
+check "no name" 1 "the name of the output file is empty" "${logits[@]}" --ids "$ids" --out ""
+(ulimit -f 8; "${logits[@]}" --ids "$ids" --out g.bin 2>err)
+[ $? = 1 ] || fail "file size limit: exit code"
+grep -q "cannot write to g.bin: File too large" err || fail "file size limit: $(cat err)"
+[ -z "$(ls -A | grep g.bin)" ] || fail "file size limit: left $(ls -A)"
+
 "${logits[@]}" --ids "$ids" --out - 2>err | head -c 5 >out
 codes=("${PIPESTATUS[@]}")
 [ "${codes[0]}" = 0 ] || fail "closed pipe: exit code ${codes[0]}"

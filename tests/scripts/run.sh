@@ -24,12 +24,20 @@ check "raw" 2 "--raw has no use" "${run[@]}" -p x --raw --system y
 check "empty stop" 2 "the text is empty" "${run[@]}" -p x --stop ""
 
 # ---- failures ----
-check "no such model" 1 "cannot open nowhere/" "$calla" run -m nowhere -p x
+check "greedy" 2 "--greedy and --temp exclude" "${run[@]}" -p x --greedy --temp 0.5
+check "standard input twice" 2 "only one of the inputs" "${run[@]}" -p - --tools -
+check "no such model" 1 "cannot open directory nowhere:" "$calla" run -m nowhere -p x
 check "no such file" 1 "cannot open nothing" "${run[@]}" -f nothing
 check "backend" 1 "backend 'abacus' is not one of this build's" "${run[@]}" -p x --backend abacus
 check "context" 1 "the context holds 16" "$calla" run -m model --ctx 16 --raw \
     -p "a b c d e f g h i j k l m n o p q r s t u v w x y z"
 check "messages" 1 "No user query" "${run[@]}" --messages <(echo '[{"role": "system", "content": "x"}]')
+: >empty
+check "no tools" 1 "empty is empty" "${run[@]}" -p x --tools empty
+echo '[{"role": 5}]' >odd.json
+check "messages by file" 1 "odd.json: messages[0].role" "${run[@]}" --messages odd.json
+echo '{}' >odd.json
+check "tools by file" 1 "odd.json: tools" "${run[@]}" -p x --tools odd.json
 check "broken messages" 1 "not valid JSON" "${run[@]}" --messages <(echo '[{"role": ')
 
 # ---- output ----
@@ -99,6 +107,40 @@ for signal in INT:130 TERM:143; do
     [ -s err ] && fail "SIG${signal%:*}: $(cat err)"
     [ -s out ] || fail "SIG${signal%:*}: what was generated is lost"
 done
+
+# Waiting for a reader or a writer can be interrupted, too.
+mkfifo fifo
+interrupted() {
+    local name=$1 pid code
+    shift
+    "$@" 2>err &
+    pid=$!
+    for _ in $(seq 100); do
+        grep -q wait_for_partner "/proc/$pid/wchan" 2>/dev/null && break
+        [ "$(cut -d' ' -f3 "/proc/$pid/stat")" = S ] && break
+        sleep 0.05
+    done
+    sleep 0.1
+    kill -INT $pid
+    wait $pid
+    code=$?
+    [ $code = 130 ] || fail "$name: exit code $code: $(cat err)"
+    [ -s err ] && fail "$name: $(cat err)"
+}
+interrupted "no writer" "${run[@]}" -f fifo
+interrupted "no reader" "$calla" logits -m model --ids <(echo 1 2) -o fifo
+
+# A file that gets shorter under the program: one line that names it, no crash.
+rm -f out
+"$calla" run -m model --ctx 32768 -p "Hello" --show-thinking "${ban[@]}" >out 2>err &
+pid=$!
+for _ in $(seq 100); do [ -s out ] && break; sleep 0.1; done
+truncate -s 4096 model/model.safetensors
+wait $pid
+code=$?
+[ $code = 1 ] || fail "truncated while open: exit code $code"
+grep -q "^calla run: $work/model/model.safetensors: cannot be read any more" err &&
+    [ "$(wc -l <err)" = 1 ] || fail "truncated while open: $(cat err)"
 
 # ---- a model that answers ----
 tiny=("$calla" run -m "$source/models/tiny" --greedy)

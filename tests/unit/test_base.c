@@ -15,6 +15,8 @@
 #include <errno.h>
 #include <float.h>
 #include <math.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -502,6 +504,41 @@ static void test_threads(void **state)
 }
 
 /* Workers that have gone to sleep wake up, and ends while others sleep or spin are clean. */
+/* Signals meant for the program do not interrupt workers, faults do reach a handler. */
+typedef struct signal_check {
+    pthread_t caller;
+    atomic_int n_workers; /* parts that workers did */
+    atomic_bool wrong;
+} signal_check;
+
+static void check_signals(void *context, int64_t begin, int64_t end, int thread)
+{
+    (void)end, (void)thread;
+    signal_check *c = context;
+    sigset_t blocked;
+    pthread_sigmask(SIG_BLOCK, NULL, &blocked);
+    bool worker = !pthread_equal(pthread_self(), c->caller);
+    if (sigismember(&blocked, SIGINT) != worker || sigismember(&blocked, SIGBUS) ||
+        sigismember(&blocked, SIGSEGV))
+        atomic_store(&c->wrong, true);
+    if (worker) atomic_fetch_add(&c->n_workers, 1);
+    /* The caller would do late workers' parts itself: it waits for one. */
+    for (int i = 0; begin == 0 && i < 5000 && atomic_load(&c->n_workers) == 0; i++) usleep(1000);
+}
+
+static void test_worker_signals(void **state)
+{
+    (void)state;
+    calla_error err;
+    thread_pool *pool;
+    signal_check c = {.caller = pthread_self()};
+    assert_ok(thread_pool_create(3, &pool, &err), &err);
+    thread_pool_run(pool, 3, 1, check_signals, &c);
+    thread_pool_free(pool);
+    assert_true(c.n_workers > 0);
+    assert_false(c.wrong);
+}
+
 static void test_sleeping_threads(void **state)
 {
     (void)state;
@@ -580,23 +617,15 @@ static void test_machine_info(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_error),
-        cmocka_unit_test(test_error_truncation),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_grow),
-        cmocka_unit_test(test_arena),
-        cmocka_unit_test(test_strbuf),
-        cmocka_unit_test(test_read_files),
-        cmocka_unit_test(test_write_files),
-        cmocka_unit_test(test_every_half),
-        cmocka_unit_test(test_half_rounding),
-        cmocka_unit_test(test_every_bf16),
-        cmocka_unit_test(test_philox),
-        cmocka_unit_test(test_block_pool),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_sleeping_threads),
-        cmocka_unit_test(test_clock),
-        cmocka_unit_test(test_cpu_features),
+        cmocka_unit_test(test_error),          cmocka_unit_test(test_error_truncation),
+        cmocka_unit_test(test_memory),         cmocka_unit_test(test_grow),
+        cmocka_unit_test(test_arena),          cmocka_unit_test(test_strbuf),
+        cmocka_unit_test(test_read_files),     cmocka_unit_test(test_write_files),
+        cmocka_unit_test(test_every_half),     cmocka_unit_test(test_half_rounding),
+        cmocka_unit_test(test_every_bf16),     cmocka_unit_test(test_philox),
+        cmocka_unit_test(test_block_pool),     cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_worker_signals), cmocka_unit_test(test_sleeping_threads),
+        cmocka_unit_test(test_clock),          cmocka_unit_test(test_cpu_features),
         cmocka_unit_test(test_machine_info),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
