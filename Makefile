@@ -34,11 +34,13 @@ build: deps
 	@rm -f $(BUILD).log
 	@cmake --build $(BUILD)
 
-# Asks the small trained model a question; MODEL=DIR asks another checkpoint.
+# Asks the small trained model a question; MODEL=DIR asks another checkpoint, PROMPT=TEXT something
+# else. Both reach the shell by the environment, so that they may hold quotes and spaces.
+export MODEL PROMPT
 demo: build
 	@echo
-	@echo '$$ calla run -m $(MODEL) --no-think -p "$(PROMPT)"'
-	@$(BUILD)/calla run -m $(MODEL) --backend $(BACKEND) --no-think --greedy --stats -p "$(PROMPT)"
+	@printf '$$ calla run -m %s --no-think --greedy --stats -p "%s"\n' "$$MODEL" "$$PROMPT"
+	@$(BUILD)/calla run -m "$$MODEL" --backend $(BACKEND) --no-think --greedy --stats -p "$$PROMPT"
 
 test: build
 	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)

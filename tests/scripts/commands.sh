@@ -34,6 +34,18 @@ for arguments in "info -m" "run -p x -m" "tokenize -p x -m" "run -m $model -f" "
     refused 1 'a?b?[31mc' "${words[@]}" "$odd"
 done
 
+# The man page and the README name every command, the man page every option of the engine.
+sed 's/\\-/-/g' "$source/docs/calla.1" >man
+for name in $commands; do
+    grep -qx "\.B $name" man || fail "the man page does not explain $name"
+    grep -q "^| .calla $name. |" "$source/README.md" || fail "the README does not name $name"
+done
+"$calla" run --help | sed -n '/^engine:/,/^$/p' | grep -oE -- '--[a-z]+ [A-Z]+' >engine
+[ "$(wc -l <engine)" -ge 7 ] || fail "run --help lists these options of the engine: $(cat engine)"
+while read -r option _; do
+    grep -qE "^\.B[IR] .*$option( |$)" man || fail "the man page does not explain $option"
+done <engine
+
 for name in $commands; do
     check "$name --help" 0 "" "$calla" "$name" --help
     grep -q "^usage: calla $name " out || fail "$name --help: $(cat out)"
