@@ -83,18 +83,31 @@ static __device__ __forceinline__ uint32_t square_piece(int row, int piece)
     return (uint32_t)(row * CHUNK * 2 + ((piece ^ (row & 7)) << 4));
 }
 
-/* d += a b for both n8 halves of a loaded b, three products each. */
-static __device__ __forceinline__ void multiply_split(float (&d0)[4], float (&d1)[4],
-                                                      const uint32_t (&a)[2][4],
-                                                      const uint32_t (&high)[4],
-                                                      const uint32_t (&low)[4])
+/* Right operands of COUNT pairs of n8 columns, both parts. */
+template <int COUNT> struct split_operands {
+    uint32_t high[COUNT][4], low[COUNT][4];
+};
+
+/* d[2 i], d[2 i + 1] += a b[i], in three rounds of products that do not wait for each other. */
+template <int COUNT>
+static __device__ __forceinline__ void multiply_split(float (*d)[4], const uint32_t (&a)[2][4],
+                                                      const split_operands<COUNT> &b)
 {
-    multiply_bf16(d0, a[0], low[0], low[1]);
-    multiply_bf16(d1, a[0], low[2], low[3]);
-    multiply_bf16(d0, a[1], high[0], high[1]);
-    multiply_bf16(d1, a[1], high[2], high[3]);
-    multiply_bf16(d0, a[0], high[0], high[1]);
-    multiply_bf16(d1, a[0], high[2], high[3]);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        multiply_bf16(d[2 * i], a[0], b.low[i][0], b.low[i][1]);
+        multiply_bf16(d[2 * i + 1], a[0], b.low[i][2], b.low[i][3]);
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        multiply_bf16(d[2 * i], a[1], b.high[i][0], b.high[i][1]);
+        multiply_bf16(d[2 * i + 1], a[1], b.high[i][2], b.high[i][3]);
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        multiply_bf16(d[2 * i], a[0], b.high[i][0], b.high[i][1]);
+        multiply_bf16(d[2 * i + 1], a[0], b.high[i][2], b.high[i][3]);
+    }
 }
 
 /* ---- what does not depend on the state ---- */
@@ -123,7 +136,7 @@ static __device__ void split_rows(const float *f, int64_t stride, int32_t n,
     }
 }
 
-/* Rows 16 warp ... of K K^T and Q K^T, as far as the diagonal. */
+/* Rows 16 warp ... of K K^T and Q K^T. */
 static __device__ __forceinline__ void multiply_keys(const key_parts &keys, float (&kk)[8][4],
                                                      float (&qk)[8][4])
 {
@@ -136,16 +149,15 @@ static __device__ __forceinline__ void multiply_keys(const key_parts &keys, floa
             load_matrix4(ak[i], k + i * KEY_PLANE + at);
             load_matrix4(aq[i], q + i * KEY_PLANE + at);
         }
+        split_operands<4> b;
 #pragma unroll
         for (int p = 0; p < 4; p++) {
-            if (p > warp) break;
             uint32_t from = key_piece(p * 16 + lane / 16 * 8 + lane % 8, 2 * d + lane / 8 % 2);
-            uint32_t high[4], low[4];
-            load_matrix4(high, k + from);
-            load_matrix4(low, k + KEY_PLANE + from);
-            multiply_split(kk[2 * p], kk[2 * p + 1], ak, high, low);
-            multiply_split(qk[2 * p], qk[2 * p + 1], aq, high, low);
+            load_matrix4(b.high[p], k + from);
+            load_matrix4(b.low[p], k + KEY_PLANE + from);
         }
+        multiply_split<4>(kk, ak, b);
+        multiply_split<4>(qk, aq, b);
     }
 }
 
@@ -302,33 +314,34 @@ static __device__ __forceinline__ void multiply_state(float (&d)[8][4], const ex
     int lane = threadIdx.x % 32;
 #pragma unroll 2
     for (int i = 0; i < HEAD / 16; i++) {
-        uint32_t a[2][4], high[4], low[4];
+        uint32_t a[2][4];
+        split_operands<4> b;
         get_fragment(a, x->state[i]);
 #pragma unroll
         for (int t = 0; t < 4; t++) {
             uint32_t at = key_piece(t * 16 + lane / 16 * 8 + lane % 8, 2 * i + lane / 8 % 2);
-            load_matrix4(high, keys + at);
-            load_matrix4(low, keys + KEY_PLANE + at);
-            multiply_split(d[2 * t], d[2 * t + 1], a, high, low);
+            load_matrix4(b.high[t], keys + at);
+            load_matrix4(b.low[t], keys + KEY_PLANE + at);
         }
+        multiply_split<4>(d, a, b);
     }
 }
 
-/* d [16 columns][64 tokens i] += a [16][64 tokens j] times T^T or P^T, of which only j <= i counts.
- */
+/* d [16 columns][64 tokens i] += a [16][tokens 16 J ...] times T^T or P^T, of which only i >= j
+ * counts. */
+template <int J>
 static __device__ __forceinline__ void multiply_square(float (&d)[8][4], const uint32_t (&a)[2][4],
-                                                       int j, uint32_t square)
+                                                       uint32_t square)
 {
     int lane = threadIdx.x % 32;
+    split_operands<4 - J> b;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (i < j) continue;
-        uint32_t high[4], low[4];
-        uint32_t at = square_piece(i * 16 + lane / 16 * 8 + lane % 8, 2 * j + lane / 8 % 2);
-        load_matrix4(high, square + at);
-        load_matrix4(low, square + SQUARE_PLANE + at);
-        multiply_split(d[2 * i], d[2 * i + 1], a, high, low);
+    for (int i = J; i < 4; i++) {
+        uint32_t at = square_piece(i * 16 + lane / 16 * 8 + lane % 8, 2 * J + lane / 8 % 2);
+        load_matrix4(b.high[i - J], square + at);
+        load_matrix4(b.low[i - J], square + SQUARE_PLANE + at);
     }
+    multiply_split<4 - J>(d + 2 * J, a, b);
 }
 
 /* state [16 columns][128 key dims] += a [16][16 tokens of block j] times K. */
@@ -337,11 +350,15 @@ static __device__ __forceinline__ void update_state(float (&state)[16][4],
 {
     int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        uint32_t high[4], low[4], at = key_piece(j * 16 + lane % 16, 2 * i + lane / 16);
-        load_matrix4_transposed(high, keys + at);
-        load_matrix4_transposed(low, keys + KEY_PLANE + at);
-        multiply_split(state[2 * i], state[2 * i + 1], a, high, low);
+    for (int half = 0; half < 2; half++) {
+        split_operands<4> b;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t at = key_piece(j * 16 + lane % 16, 2 * (half * 4 + i) + lane / 16);
+            load_matrix4_transposed(b.high[i], keys + at);
+            load_matrix4_transposed(b.low[i], keys + KEY_PLANE + at);
+        }
+        multiply_split<4>(state + half * 8, a, b);
     }
 }
 
@@ -389,17 +406,17 @@ static __device__ void step_state(const prefill_gdn_args &a, const walk_buffer *
     for (int c = 0; c < 8; c++)
 #pragma unroll
         for (int i = 0; i < 4; i++) d[c][i] = 0;
+    uint32_t r[CHUNK / 16][2][4], t = shared_address(b->squares.t);
+#pragma unroll
+    for (int j = 0; j < CHUNK / 16; j++) split_fragment(values[2 * j], values[2 * j + 1], r[j]);
+    multiply_square<0>(d, r[0], t);
+    multiply_square<1>(d, r[1], t);
+    multiply_square<2>(d, r[2], t);
+    multiply_square<3>(d, r[3], t);
 #pragma unroll
     for (int j = 0; j < CHUNK / 16; j++) {
-        uint32_t r[2][4];
-        split_fragment(values[2 * j], values[2 * j + 1], r);
-        multiply_square(d, r, j, shared_address(b->squares.t));
-    }
-#pragma unroll
-    for (int j = 0; j < CHUNK / 16; j++) {
-        uint32_t r[2][4];
-        split_fragment(d[2 * j], d[2 * j + 1], r);
-        put_fragment(x->n[j], r);
+        split_fragment(d[2 * j], d[2 * j + 1], r[j]);
+        put_fragment(x->n[j], r[j]);
     }
     pair_barrier(pair); /* N is there, and the old state has been read */
     float total = b->gates.growth[CHUNK - 1];
@@ -414,9 +431,8 @@ static __device__ void step_state(const prefill_gdn_args &a, const walk_buffer *
             float2 rest = *(const float2 *)&b->gates.rest[c * 8 + lane % 4 * 2];
             d[c][0] *= rest.x, d[c][1] *= rest.y, d[c][2] *= rest.x, d[c][3] *= rest.y;
         }
-        uint32_t r[2][4];
-        split_fragment(d[2 * j], d[2 * j + 1], r);
-        update_state(state, r, j, shared_address(b->keys.k));
+        split_fragment(d[2 * j], d[2 * j + 1], r[j]);
+        update_state(state, r[j], j, shared_address(b->keys.k));
     }
     put_state(state, x);
 }
@@ -434,12 +450,13 @@ static __device__ void step_output(const walk_buffer *b, const exchange *x, int 
         d[c][0] *= growth.x, d[c][1] *= growth.y, d[c][2] *= growth.x, d[c][3] *= growth.y;
     }
     pair_barrier(pair);
+    uint32_t r[CHUNK / 16][2][4], p = shared_address(b->squares.p);
 #pragma unroll
-    for (int j = 0; j < CHUNK / 16; j++) {
-        uint32_t r[2][4];
-        get_fragment(r, x->n[j]);
-        multiply_square(d, r, j, shared_address(b->squares.p));
-    }
+    for (int j = 0; j < CHUNK / 16; j++) get_fragment(r[j], x->n[j]);
+    multiply_square<0>(d, r[0], p);
+    multiply_square<1>(d, r[1], p);
+    multiply_square<2>(d, r[2], p);
+    multiply_square<3>(d, r[3], p);
 #pragma unroll
     for (int c = 0; c < 8; c++)
 #pragma unroll

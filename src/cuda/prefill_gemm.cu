@@ -214,9 +214,8 @@ cudaError_t prefill_gemm(const prefill_device *device, const prefill_gemm_args *
                          cudaStream_t stream)
 {
     const moe_plan *plan = args->plan;
-    bool hopper = device->path == PREFILL_PATH_HOPPER;
     int32_t groups = args->w.cols / W4_GROUP, strips = w4_strips(args->w.rows);
-    int32_t row_tiles = ceil_div(strips, hopper ? HOPPER_STRIPS : (int)TILE_STRIPS);
+    int32_t row_tiles = ceil_div(strips, TILE_STRIPS);
     gemm_job job = {
         .blocks = args->w.blocks,
         .shared_blocks = args->shared_blocks,
@@ -232,13 +231,14 @@ cudaError_t prefill_gemm(const prefill_device *device, const prefill_gemm_args *
         .ldx = args->ldx,
         .x_rows = plan && args->gather ? plan->token_of_row : NULL,
         .tiles = plan ? plan->tiles : NULL,
-        .n_tiles = plan ? plan->n_tiles : NULL,
+        .class_ends = plan ? plan->class_ends : NULL,
         .n_rows = args->n_rows,
         .tile_rows = dense_tile_rows(device, args->n_rows, row_tiles),
         .y = args->y,
         .ldy = args->ldy,
     };
-    if (hopper) return prefill_gemm_hopper(device, &job, args->output, stream);
+    if (device->path == PREFILL_PATH_HOPPER)
+        return prefill_gemm_hopper(device, &job, args->output, plan ? plan->max_tiles : 0, stream);
     int64_t n_work =
         (int64_t)row_tiles * (plan ? plan->max_tiles : ceil_div(args->n_rows, job.tile_rows));
     int64_t resident = 2 * device->n_sms;

@@ -13,9 +13,9 @@ typedef struct gemm_job {
     int32_t rows, strips, groups; /* strips: w4_strips; groups of 64 columns */
     const __half *x;
     int64_t ldx;
-    const int32_t *x_rows; /* of each row, or NULL */
-    const moe_tile *tiles; /* or NULL: n_rows rows in tiles of tile_rows */
-    const int32_t *n_tiles;
+    const int32_t *x_rows;     /* of each row, or NULL */
+    const moe_tile *tiles;     /* or NULL: n_rows rows in tiles of tile_rows */
+    const int32_t *class_ends; // [MOE_CLASSES + 1]
     int32_t n_rows, tile_rows;
     void *y;
     int64_t ldy;
@@ -34,7 +34,7 @@ static __device__ __forceinline__ const float *job_factors(const gemm_job &job, 
 
 static __device__ __forceinline__ int32_t job_tiles(const gemm_job &job)
 {
-    return job.tiles ? *job.n_tiles : ceil_div(job.n_rows, job.tile_rows);
+    return job.tiles ? job.class_ends[MOE_CLASSES] : ceil_div(job.n_rows, job.tile_rows);
 }
 
 static __device__ __forceinline__ moe_tile job_tile(const gemm_job &job, int32_t i)
@@ -70,10 +70,8 @@ static __device__ __forceinline__ float2 load_pair(const gemm_job &job, int64_t 
     return old;
 }
 
-enum { HOPPER_STRIPS = 16 }; /* of a tile of the Hopper kernel */
-
 cudaError_t prefill_gemm_hopper_init();
 cudaError_t prefill_gemm_hopper(const prefill_device *device, const gemm_job *job,
-                                prefill_gemm_output output, cudaStream_t stream);
+                                prefill_gemm_output output, int32_t max_tiles, cudaStream_t stream);
 
 #endif

@@ -1,23 +1,35 @@
-/* Linear layers of prefill on Hopper: Y^T = W X^T with wgmma. Four warpgroups hold 64 rows of the
- * matrix each: 4-bit codes become halves in registers, in the order of wgmma's A fragment; up to
- * 128 inputs are its B operand, in shared memory. A fifth group copies both into a ring
- * of stages of 64 columns: 16 KB of inputs, gathered row by row, and 9 KB of codes. At 128 inputs a
- * stage takes the tensor cores 1,024 cycles, so L2 has to give 25 bytes a cycle; the conversion
- * takes 400 issue slots beside them. Of the 96 registers a thread starts with, a producer gives 32
- * back and a consumer gets 8 more. */
+/* Linear layers of prefill on Hopper: Y^T = W X^T with wgmma. Warpgroups hold 64 rows of the matrix
+ * each: 4-bit codes become halves in registers, in the order of wgmma's A fragment; the inputs are
+ * its B operand, in shared memory. One more group of threads copies both into a ring of stages of
+ * 64 columns, inputs gathered row by row. With 256 rows and 128 inputs a stage is 16 KB of inputs
+ * and 9 KB of codes and takes the tensor cores 1,024 cycles: L2 has to give 25 bytes a cycle.
+ * Converting the codes takes some 600 issue slots of the four schedulers' 1,024 beside them, which
+ * is why tiles of few inputs cost more than their share. */
 #include "cuda/prefill_gemm.cuh"
 #include "cuda/prefill_wgmma.cuh"
 
-enum {
-    STAGES = 8,
-    CONSUMER_WARPS = 16,
-    PRODUCERS = 128,
-    THREADS = CONSUMER_WARPS * 32 + PRODUCERS,
-    X_BYTES = MOE_TILE_ROWS * 128,
-    WEIGHT_BYTES = HOPPER_STRIPS * W4_BLOCK_BYTES,
-    STAGE_BYTES = X_BYTES + WEIGHT_BYTES,
-    SHARED_BYTES = 1024 + STAGES * STAGE_BYTES,
+/* N inputs by GROUPS warpgroups of 64 rows; blocks of it that fit a multiprocessor. */
+template <int N, int GROUPS, int BLOCKS> struct tile_shape {
+    enum {
+        INPUTS = N,
+        STRIPS = GROUPS * 4,
+        RESIDENT = BLOCKS,
+        CONSUMERS = GROUPS * 128,
+        THREADS = CONSUMERS + 128,
+        X_BYTES = N * 128,
+        STAGE_BYTES = (X_BYTES + STRIPS * W4_BLOCK_BYTES + 1023) / 1024 * 1024,
+        STAGES = (232448 / BLOCKS - (BLOCKS > 1 ? 2048 : 1024) - 1024) / STAGE_BYTES,
+        SHARED_BYTES = 1024 + STAGES * STAGE_BYTES,
+        /* Registers of the two kinds of thread, of which equally many start. */
+        PRODUCER_REGISTERS = BLOCKS > 1 ? 56 : 32,
+        CONSUMER_REGISTERS = BLOCKS > 1 ? 88 : 112,
+    };
 };
+/* By the classes of moe_plan. */
+typedef tile_shape<128, 4, 1> large_tile;
+typedef tile_shape<64, 4, 1> medium_tile;
+typedef tile_shape<32, 2, 2> small_tile;
+enum { PRODUCERS = 128 };
 
 #if HAS_WGMMA
 
@@ -28,44 +40,45 @@ typedef struct ring {
     uint32_t parity;
 } ring;
 
-static __device__ __forceinline__ void ring_advance(ring &r)
+template <typename SHAPE> static __device__ __forceinline__ void ring_advance(ring &r)
 {
-    if (++r.stage == STAGES) r.stage = 0, r.parity ^= 1;
+    if (++r.stage == SHAPE::STAGES) r.stage = 0, r.parity ^= 1;
 }
 
 /* The producers: copy all stages of a tile, 16 bytes a copy. What a thread copies of a stage, it
  * copies of the next one 64 columns on. */
+template <typename SHAPE>
 static __device__ __forceinline__ void produce_tile(const gemm_job &job, const moe_tile &tile,
                                                     int32_t row_tile, ring &r)
 {
     enum {
         PIECES = W4_BLOCK_BYTES / 16,
-        X_COPIES = MOE_TILE_ROWS * 8 / PRODUCERS,
-        WEIGHT_COPIES = (HOPPER_STRIPS * PIECES + PRODUCERS - 1) / PRODUCERS,
+        X_COPIES = SHAPE::INPUTS * 8 / PRODUCERS,
+        STRIP_THREADS = PRODUCERS / SHAPE::STRIPS,
+        WEIGHT_COPIES = (PIECES + STRIP_THREADS - 1) / STRIP_THREADS,
     };
     int t = threadIdx.x % PRODUCERS, q = t % 8;
-    uint32_t x_offsets[X_COPIES], weight_offsets[WEIGHT_COPIES]; /* in 16 bytes */
+    uint32_t x_offsets[X_COPIES]; /* in 16 bytes */
 #pragma unroll
     for (int i = 0; i < X_COPIES; i++) {
         int32_t row = tile.first_row + min(t / 8 + i * (PRODUCERS / 8), tile.n_rows - 1);
         if (job.x_rows) row = job.x_rows[row];
         x_offsets[i] = (uint32_t)(row * job.ldx / 8) + q;
     }
-#pragma unroll
-    for (int i = 0; i < WEIGHT_COPIES; i++) {
-        int piece = t + i * PRODUCERS, strip = row_tile * HOPPER_STRIPS + piece / PIECES;
-        weight_offsets[i] = (uint32_t)(strip * job.groups * PIECES + piece % PIECES);
-    }
-    int32_t n_pieces = min((int)HOPPER_STRIPS, job.strips - row_tile * HOPPER_STRIPS) * PIECES;
-    const uint4 *weights = (const uint4 *)job_blocks(job, tile.matrix), *x = (const uint4 *)job.x;
+    int strip = t / STRIP_THREADS, piece = t % STRIP_THREADS;
+    int n_pieces = row_tile * SHAPE::STRIPS + strip < job.strips ? PIECES - piece : 0;
+    const uint4 *x = (const uint4 *)job.x;
+    const uint4 *weights = (const uint4 *)job_blocks(job, tile.matrix) + piece +
+                           (int64_t)(row_tile * SHAPE::STRIPS + strip) * job.groups * PIECES;
+    uint32_t weight_to = SHAPE::X_BYTES + strip * W4_BLOCK_BYTES + piece * 16;
     uint32_t swizzled = (uint32_t)((t / 8) * 128 + ((q ^ (t / 8 & 7)) << 4));
     for (int32_t k = 0; k < job.groups; k++) {
         barrier_wait(r.empty + r.stage * 8, r.parity ^ 1);
-        uint32_t to = r.stages + r.stage * STAGE_BYTES;
+        uint32_t to = r.stages + r.stage * SHAPE::STAGE_BYTES;
 #pragma unroll
         for (int i = 0; i < WEIGHT_COPIES; i++)
-            if (t + i * PRODUCERS < n_pieces)
-                copy16_async(to + X_BYTES + (t + i * PRODUCERS) * 16, weights + weight_offsets[i]);
+            if (i * STRIP_THREADS < n_pieces)
+                copy16_async(to + weight_to + i * STRIP_THREADS * 16, weights + i * STRIP_THREADS);
 #pragma unroll
         for (int i = 0; i < X_COPIES; i++)
             if (t / 8 + i * (PRODUCERS / 8) < tile.n_rows)
@@ -73,63 +86,44 @@ static __device__ __forceinline__ void produce_tile(const gemm_job &job, const m
         barrier_arrive_copies(r.full + r.stage * 8);
         weights += PIECES;
         x += 8;
-        ring_advance(r);
+        ring_advance<SHAPE>(r);
     }
 }
 
-/* d += a step of 16 columns, for the tile's first N inputs. */
-template <int N>
-static __device__ __forceinline__ void multiply_step(float (&d)[MOE_TILE_ROWS / 2],
-                                                     const uint32_t (&a)[4], uint64_t b)
-{
-    wgmma_fence();
-    wgmma_registers<0>(*(float(*)[N / 2]) & d, a, b);
-}
-
-/* A warpgroup: d = its 64 rows times the tile's inputs. The choice of the product's width stands
- * inside the loop: loops of their own would keep registers of their own, and the compiler would
- * wait after each product for want of registers. */
-static __device__ __forceinline__ void multiply_tile(const gemm_job &job, const moe_tile &tile,
-                                                     float inverse_factor, ring &r,
-                                                     float (&d)[MOE_TILE_ROWS / 2])
+/* A warpgroup: d = its 64 rows times the tile's inputs. */
+template <typename SHAPE>
+static __device__ __forceinline__ void multiply_tile(const gemm_job &job, float inverse_factor,
+                                                     ring &r, float (&d)[SHAPE::INPUTS / 2])
 {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    uint32_t a[2][2][4], previous = 0;
+    uint32_t a[4][4], previous = 0;
 #pragma unroll
-    for (int i = 0; i < MOE_TILE_ROWS / 2; i++) d[i] = 0;
+    for (int i = 0; i < SHAPE::INPUTS / 2; i++) d[i] = 0;
+#pragma unroll 1
     for (int32_t k = 0; k < job.groups; k++) {
-        uint32_t stage = r.stages + r.stage * STAGE_BYTES;
+        uint32_t stage = r.stages + r.stage * SHAPE::STAGE_BYTES;
         barrier_wait(r.full + r.stage * 8, r.parity);
         fence_async_proxy();
         const char *block =
-            (const char *)__cvta_shared_to_generic(stage) + X_BYTES + warp * W4_BLOCK_BYTES;
+            (const char *)__cvta_shared_to_generic(stage) + SHAPE::X_BYTES + warp * W4_BLOCK_BYTES;
         uint4 codes = *((const uint4 *)block + lane);
         row_pair p = load_row_pair((const uint32_t *)(block + W4_CODE_BYTES), inverse_factor);
         const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
         uint64_t b = wgmma_descriptor(stage, 1024);
 #pragma unroll
-        for (int s = 0; s < 4; s++) {
-            if (s % 2 == 0) wgmma_wait<1>();
-            /* Done is what read these registers, and then the stage before. */
-            if (s == 2 && k > 0 && lane == 0) barrier_arrive(r.empty + previous * 8);
-            if (s % 2 == 0) {
-                dequantize_word(a[s / 2][0], words[s], p);
-                dequantize_word(a[s / 2][1], words[s + 1], p);
-            }
-            if (tile.n_rows > 96)
-                multiply_step<128>(d, a[s / 2][s % 2], b + 2 * s);
-            else if (tile.n_rows > 64)
-                multiply_step<96>(d, a[s / 2][s % 2], b + 2 * s);
-            else if (tile.n_rows > 32)
-                multiply_step<64>(d, a[s / 2][s % 2], b + 2 * s);
-            else if (tile.n_rows > 16)
-                multiply_step<32>(d, a[s / 2][s % 2], b + 2 * s);
-            else
-                multiply_step<16>(d, a[s / 2][s % 2], b + 2 * s);
-            if (s % 2 == 1) wgmma_commit();
+        for (int half = 0; half < 2; half++) {
+            /* Done is what read these registers, and with the second half the stage before. */
+            wgmma_wait<1>();
+            if (half == 1 && k > 0 && lane == 0) barrier_arrive(r.empty + previous * 8);
+            dequantize_word(a[2 * half], words[2 * half], p);
+            dequantize_word(a[2 * half + 1], words[2 * half + 1], p);
+            wgmma_fence();
+            wgmma_registers<0>(d, a[2 * half], b + 4 * half);
+            wgmma_registers<0>(d, a[2 * half + 1], b + 4 * half + 2);
+            wgmma_commit();
         }
         previous = r.stage;
-        ring_advance(r);
+        ring_advance<SHAPE>(r);
     }
     wgmma_wait<0>();
     wgmma_results(d);
@@ -137,15 +131,15 @@ static __device__ __forceinline__ void multiply_tile(const gemm_job &job, const 
 }
 
 /* d times the factor, to y: 16 inputs at a time, whose old values are loaded together. */
-template <prefill_gemm_output OUTPUT>
+template <typename SHAPE, prefill_gemm_output OUTPUT>
 static __device__ __forceinline__ void store_tile(const gemm_job &job, const moe_tile &tile,
                                                   int32_t strip, float factor,
-                                                  const float (&d)[MOE_TILE_ROWS / 2])
+                                                  const float (&d)[SHAPE::INPUTS / 2])
 {
     int lane = threadIdx.x % 32;
     int32_t row = strip * W4_STRIP_ROWS + lane / 4;
 #pragma unroll
-    for (int i = 0; i < MOE_TILE_ROWS / 16; i++) {
+    for (int i = 0; i < SHAPE::INPUTS / 16; i++) {
         float2 old[4];
 #pragma unroll
         for (int j = 0; j < 4; j++) {
@@ -164,71 +158,142 @@ static __device__ __forceinline__ void store_tile(const gemm_job &job, const moe
     }
 }
 
-template <prefill_gemm_output OUTPUT>
-static __device__ __forceinline__ void consume_tile(const gemm_job &job, const moe_tile &tile,
-                                                    int32_t row_tile, ring &r)
-{
-    float d[MOE_TILE_ROWS / 2];
-    int32_t strip = row_tile * HOPPER_STRIPS + (int32_t)threadIdx.x / 32;
-    float factor = job_factors(job, tile.matrix)[min(strip, job.strips - 1)];
-    multiply_tile(job, tile, 1 / factor, r, d);
-    if (strip < job.strips) store_tile<OUTPUT>(job, tile, strip, factor, d);
-}
 #endif
 
-template <prefill_gemm_output OUTPUT>
-static __global__ void __launch_bounds__(THREADS, 1) gemm_hopper_kernel(gemm_job job)
+/* The tiles of one class, or without a plan all rows. */
+template <typename SHAPE, prefill_gemm_output OUTPUT>
+static __global__ void __launch_bounds__(SHAPE::THREADS, SHAPE::RESIDENT)
+    gemm_hopper_kernel(gemm_job job, int moe_class)
 {
 #if HAS_WGMMA
     extern __shared__ char shared[];
-    __shared__ uint64_t barriers[2 * STAGES];
+    __shared__ uint64_t barriers[2 * SHAPE::STAGES];
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     ring r;
     r.stages = (shared_address(shared) + 1023) / 1024 * 1024;
     r.full = shared_address(barriers);
-    r.empty = r.full + STAGES * 8;
+    r.empty = r.full + SHAPE::STAGES * 8;
     r.stage = 0;
     r.parity = 0;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) {
+        for (int i = 0; i < SHAPE::STAGES; i++) {
             barrier_init(r.full + i * 8, PRODUCERS);
-            barrier_init(r.empty + i * 8, CONSUMER_WARPS);
+            barrier_init(r.empty + i * 8, SHAPE::CONSUMERS / 32);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    int32_t row_tiles = ceil_div(job.strips, HOPPER_STRIPS), n_work = job_tiles(job) * row_tiles;
-    if (threadIdx.x / 32 >= CONSUMER_WARPS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
+    int32_t row_tiles = ceil_div(job.strips, SHAPE::STRIPS);
+    int32_t first = job.tiles ? job.class_ends[moe_class] : 0;
+    int32_t end = job.tiles ? job.class_ends[moe_class + 1] : job_tiles(job);
+    int32_t n_work = (end - first) * row_tiles;
+    if (threadIdx.x >= SHAPE::CONSUMERS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)SHAPE::PRODUCER_REGISTERS));
         for (int32_t work = blockIdx.x; work < n_work; work += gridDim.x)
-            produce_tile(job, job_tile(job, work / row_tiles), work % row_tiles, r);
+            produce_tile<SHAPE>(job, job_tile(job, first + work / row_tiles), work % row_tiles, r);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
-        for (int32_t work = blockIdx.x; work < n_work; work += gridDim.x)
-            consume_tile<OUTPUT>(job, job_tile(job, work / row_tiles), work % row_tiles, r);
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)SHAPE::CONSUMER_REGISTERS));
+        for (int32_t work = blockIdx.x; work < n_work; work += gridDim.x) {
+            moe_tile tile = job_tile(job, first + work / row_tiles);
+            int32_t strip = work % row_tiles * SHAPE::STRIPS + (int32_t)threadIdx.x / 32;
+            float factor = job_factors(job, tile.matrix)[min(strip, job.strips - 1)];
+            float d[SHAPE::INPUTS / 2];
+            multiply_tile<SHAPE>(job, 1 / factor, r, d);
+            if (strip < job.strips) store_tile<SHAPE, OUTPUT>(job, tile, strip, factor, d);
+        }
     }
+    /* The class before may still run: who waits for this kernel waits for it too. */
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 #else
-    (void)job;
+    (void)job, (void)moe_class;
 #endif
 }
 
-typedef void hopper_kernel(gemm_job);
+/* ---- launches ---- */
 
-static hopper_kernel *const hopper_kernels[3] = {gemm_hopper_kernel<PREFILL_STORE_F32>,
-                                                 gemm_hopper_kernel<PREFILL_ADD_F32>,
-                                                 gemm_hopper_kernel<PREFILL_SWIGLU_F16>};
+typedef void hopper_kernel(gemm_job, int);
+
+typedef struct hopper_launch {
+    hopper_kernel *kernels[3]; /* by output */
+    int32_t inputs, strips, resident, threads, shared_bytes;
+} hopper_launch;
+
+template <typename SHAPE> static hopper_launch launch_of()
+{
+    return hopper_launch{{gemm_hopper_kernel<SHAPE, PREFILL_STORE_F32>,
+                          gemm_hopper_kernel<SHAPE, PREFILL_ADD_F32>,
+                          gemm_hopper_kernel<SHAPE, PREFILL_SWIGLU_F16>},
+                         SHAPE::INPUTS,
+                         SHAPE::STRIPS,
+                         SHAPE::RESIDENT,
+                         SHAPE::THREADS,
+                         SHAPE::SHARED_BYTES};
+}
+
+static hopper_launch launch_of_class(int moe_class)
+{
+    return moe_class == 0   ? launch_of<large_tile>()
+           : moe_class == 1 ? launch_of<medium_tile>()
+                            : launch_of<small_tile>();
+}
 
 cudaError_t prefill_gemm_hopper_init()
 {
     cudaError_t e = cudaSuccess;
-    for (int i = 0; i < 3 && !e; i++)
-        e = cudaFuncSetAttribute((const void *)hopper_kernels[i],
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+    for (int c = 0; c < MOE_CLASSES; c++) {
+        hopper_launch l = launch_of_class(c);
+        for (int i = 0; i < 3 && !e; i++)
+            e = cudaFuncSetAttribute((const void *)l.kernels[i],
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, l.shared_bytes);
+    }
     return e;
 }
 
-cudaError_t prefill_gemm_hopper(const prefill_device *device, const gemm_job *job,
-                                prefill_gemm_output output, cudaStream_t stream)
+/* overlaps: may start while the kernel before it ends, of whose results it needs none. */
+static cudaError_t launch_class(const prefill_device *device, const gemm_job *job,
+                                prefill_gemm_output output, int moe_class, int64_t max_tiles,
+                                bool overlaps, cudaStream_t stream)
 {
-    hopper_kernels[output]<<<(unsigned)device->n_sms, THREADS, SHARED_BYTES, stream>>>(*job);
-    return cudaGetLastError();
+    hopper_launch l = launch_of_class(moe_class);
+    int64_t n_work = max_tiles * ceil_div(job->strips, l.strips);
+    int64_t resident = (int64_t)l.resident * device->n_sms;
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)(n_work < resident ? n_work : resident));
+    config.blockDim = dim3((unsigned)l.threads);
+    config.dynamicSmemBytes = (size_t)l.shared_bytes;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = overlaps ? 1 : 0;
+    return cudaLaunchKernelEx(&config, l.kernels[output], *job, moe_class);
+}
+
+/* Without a plan: tiles as large as leaves work for all multiprocessors. */
+static int dense_class(const prefill_device *device, const gemm_job *job)
+{
+    int c = 0;
+    for (; c < MOE_CLASSES - 1; c++) {
+        hopper_launch l = launch_of_class(c);
+        if (ceil_div(job->n_rows, l.inputs) * ceil_div(job->strips, l.strips) >= device->n_sms)
+            break;
+    }
+    return c;
+}
+
+cudaError_t prefill_gemm_hopper(const prefill_device *device, const gemm_job *job,
+                                prefill_gemm_output output, int32_t max_tiles, cudaStream_t stream)
+{
+    if (!job->tiles) {
+        gemm_job dense = *job;
+        int c = dense_class(device, job);
+        dense.tile_rows = launch_of_class(c).inputs;
+        return launch_class(device, &dense, output, c, ceil_div(job->n_rows, dense.tile_rows),
+                            false, stream);
+    }
+    cudaError_t e = cudaSuccess;
+    for (int c = 0; c < MOE_CLASSES && !e; c++)
+        e = launch_class(device, job, output, c, max_tiles, c > 0, stream);
+    return e;
 }

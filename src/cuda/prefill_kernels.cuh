@@ -16,9 +16,17 @@
 
 #include "cuda/layout.h"
 
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
-#include <stdint.h>
+extern "C" {
+#else
+typedef struct __half __half; /* C only passes pointers on */
+#endif
 
 /* ---- the device ---- */
 
@@ -64,7 +72,7 @@ cudaError_t prefill_router_top_k(const float *logits, int64_t logits_stride, int
 typedef struct moe_tile {
     int32_t matrix, first_row, n_rows; /* rows of the sorted order, at most MOE_TILE_ROWS */
 } moe_tile;
-enum { MOE_TILE_ROWS = 128, MOE_PLAN_SLOTS = 256 };
+enum { MOE_TILE_ROWS = 128, MOE_PLAN_SLOTS = 256, MOE_CLASSES = 3 };
 
 /* The slots (t, s), s < k, sorted by expert, within one by t; behind these T k rows T more, in
  * order, for the shared expert, which is matrix number E (if it is as wide as the others). Memory
@@ -77,8 +85,10 @@ typedef struct moe_plan {
     int32_t *token_of_row; // [T k + T]
     int32_t *offsets;      // [E + 1] first row of each expert
     int32_t *counts;       // [ceil(T k / MOE_PLAN_SLOTS)][E] slots of each expert, then their sums
-    moe_tile *tiles;       // [max_tiles]
-    int32_t *n_tiles;      // [1]
+    /* Those of 65 rows and more, then those of 33 and more, then the others; of each class the
+     * experts in order. Class c is [class_ends[c], class_ends[c + 1]), class_ends[0] = 0. */
+    moe_tile *tiles;     // [max_tiles]
+    int32_t *class_ends; // [MOE_CLASSES + 1]
 } moe_plan;
 
 int64_t prefill_moe_plan_bytes(int32_t max_tokens, int32_t n_experts, int32_t k);
@@ -210,5 +220,9 @@ cudaError_t prefill_gdn_scan(const prefill_device *device, const prefill_gdn_arg
                              cudaStream_t stream);
 /* mixed = gated norm of o with z. */
 cudaError_t prefill_gdn_gated_norm(const prefill_gdn_args *args, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

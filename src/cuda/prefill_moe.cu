@@ -300,7 +300,7 @@ int64_t prefill_moe_plan_bytes(int32_t max_tokens, int32_t n_experts, int32_t k)
            piece_bytes(n_experts + 1, 4) +
            piece_bytes((int64_t)(plan_blocks(max_tokens, k)) * n_experts, 4) +
            piece_bytes(plan_max_tiles(max_tokens, n_experts, k), sizeof(moe_tile)) +
-           piece_bytes(1, 4);
+           piece_bytes(MOE_CLASSES + 1, 4);
 }
 
 void prefill_moe_plan_init(moe_plan *plan, void *memory, int32_t max_tokens, int32_t n_experts,
@@ -323,7 +323,7 @@ void prefill_moe_plan_init(moe_plan *plan, void *memory, int32_t max_tokens, int
     at += piece_bytes((int64_t)plan_blocks(max_tokens, k) * n_experts, 4);
     plan->tiles = (moe_tile *)at;
     at += piece_bytes(plan->max_tiles, sizeof(moe_tile));
-    plan->n_tiles = (int32_t *)at;
+    plan->class_ends = (int32_t *)at;
 }
 
 static __global__ void plan_count_kernel(moe_plan plan, const int32_t *experts, int32_t n_slots)
@@ -338,26 +338,55 @@ static __global__ void plan_count_kernel(moe_plan plan, const int32_t *experts, 
         plan.counts[(int64_t)blockIdx.x * plan.n_experts + e] = counts[e];
 }
 
-/* Sums before the thread's own values, over 1,024 threads: of v.x and v.y; the totals in *total. */
-static __device__ int2 block_scan(int2 v, int2 *total)
+/* Rows, and tiles of each class. */
+typedef struct plan_counts {
+    int32_t v[1 + MOE_CLASSES];
+} plan_counts;
+
+/* Sums before the thread's own values, over 1,024 threads; all of them in *total. */
+static __device__ plan_counts block_scan(const plan_counts &own, plan_counts *total)
 {
-    __shared__ int2 sums[32];
+    __shared__ plan_counts sums[32];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int2 s = v;
-    for (int i = 1; i < 32; i <<= 1) {
-        int x = __shfl_up_sync(0xffffffffu, s.x, i), y = __shfl_up_sync(0xffffffffu, s.y, i);
-        if (lane >= i) s.x += x, s.y += y;
-    }
+    plan_counts s = own, before = {};
+    for (int i = 1; i < 32; i <<= 1)
+        for (int32_t &v : s.v) {
+            int32_t other = __shfl_up_sync(0xffffffffu, v, i);
+            if (lane >= i) v += other;
+        }
     if (lane == 31) sums[warp] = s;
     __syncthreads();
-    int2 before = {0, 0};
-    *total = before;
+    *total = plan_counts{};
     for (int i = 0; i < 32; i++) {
         if (i == warp) before = *total;
-        total->x += sums[i].x;
-        total->y += sums[i].y;
+        for (int j = 0; j < 1 + MOE_CLASSES; j++) total->v[j] += sums[i].v[j];
     }
-    return make_int2(before.x + s.x - v.x, before.y + s.y - v.y);
+    for (int j = 0; j < 1 + MOE_CLASSES; j++) before.v[j] += s.v[j] - own.v[j];
+    return before;
+}
+
+static __device__ __forceinline__ int tile_class(int32_t n_rows)
+{
+    return n_rows > 64 ? 0 : n_rows > 32 ? 1 : 2;
+}
+
+/* Tiles of n rows of a matrix, by class. */
+static __device__ plan_counts count_tiles(int32_t n)
+{
+    plan_counts c = {};
+    c.v[0] = n;
+    c.v[1] = n / MOE_TILE_ROWS;
+    if (n % MOE_TILE_ROWS) c.v[1 + tile_class(n % MOE_TILE_ROWS)]++;
+    return c;
+}
+
+/* The i-th of them, at.v[1 ...]: where the next of each class goes. */
+static __device__ void put_tile(const moe_plan &plan, int32_t matrix, int32_t first, int32_t n,
+                                int32_t i, const plan_counts &at)
+{
+    int32_t here = min((int32_t)MOE_TILE_ROWS, n - i * MOE_TILE_ROWS);
+    int c = tile_class(here);
+    plan.tiles[at.v[1 + c] + (c == 0 ? i : 0)] = moe_tile{matrix, first + i * MOE_TILE_ROWS, here};
 }
 
 /* One block, a thread an expert. */
@@ -374,20 +403,21 @@ static __global__ void __launch_bounds__(1024)
             n += c;
         }
     }
-    int2 total;
-    int2 first = block_scan(make_int2(n, ceil_div(n, MOE_TILE_ROWS)), &total);
-    if (e < plan.n_experts) plan.offsets[e] = first.x;
-    for (int32_t i = 0; i * MOE_TILE_ROWS < n; i++)
-        plan.tiles[first.y + i] =
-            moe_tile{e, first.x + i * MOE_TILE_ROWS, min(MOE_TILE_ROWS, n - i * MOE_TILE_ROWS)};
-    int32_t n_shared = plan.has_shared ? ceil_div(n_tokens, MOE_TILE_ROWS) : 0;
-    for (int32_t i = e; i < n_shared; i += blockDim.x)
-        plan.tiles[total.y + i] = moe_tile{plan.n_experts, total.x + i * MOE_TILE_ROWS,
-                                           min(MOE_TILE_ROWS, n_tokens - i * MOE_TILE_ROWS)};
-    if (e == 0) {
-        plan.offsets[plan.n_experts] = total.x;
-        *plan.n_tiles = total.y + n_shared;
+    int32_t n_shared = plan.has_shared ? n_tokens : 0;
+    plan_counts total, at = block_scan(count_tiles(n), &total), shared = count_tiles(n_shared);
+    /* The shared expert comes last in each class. */
+    int32_t ends[MOE_CLASSES + 1] = {};
+    for (int c = 0; c < MOE_CLASSES; c++) {
+        at.v[1 + c] += ends[c];
+        total.v[1 + c] += ends[c];
+        ends[c + 1] = total.v[1 + c] + shared.v[1 + c];
     }
+    if (e < plan.n_experts) plan.offsets[e] = at.v[0];
+    for (int32_t i = 0; i * MOE_TILE_ROWS < n; i++) put_tile(plan, e, at.v[0], n, i, at);
+    for (int32_t i = e; i * MOE_TILE_ROWS < n_shared; i += blockDim.x)
+        put_tile(plan, plan.n_experts, total.v[0], n_shared, i, total);
+    if (e == 0) plan.offsets[plan.n_experts] = total.v[0];
+    if (e <= MOE_CLASSES) plan.class_ends[e] = ends[e];
 }
 
 static __global__ void plan_place_kernel(moe_plan plan, const int32_t *experts, int32_t n_slots,

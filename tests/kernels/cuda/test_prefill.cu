@@ -396,7 +396,15 @@ static void check_plan_order(int32_t n, int32_t n_experts, int32_t k)
     };
     const int32_t *row_of_slot = view(plan.row_of_slot), *token_of_row = view(plan.token_of_row);
     const moe_tile *tiles = (const moe_tile *)view(plan.tiles);
-    int32_t n_tiles = *view(plan.n_tiles), at = 0, bad = 0, tile = 0;
+    const int32_t *ends = view(plan.class_ends);
+    int32_t at = 0, bad = ends[0] != 0 || ends[MOE_CLASSES] > plan.max_tiles;
+    std::vector<moe_tile> want[MOE_CLASSES];
+    auto cut = [&](int32_t matrix, int32_t first, int32_t end) {
+        for (; first < end; first += MOE_TILE_ROWS) {
+            int32_t rows = std::min((int32_t)MOE_TILE_ROWS, end - first);
+            want[rows > 64 ? 0 : rows > 32 ? 1 : 2].push_back(moe_tile{matrix, first, rows});
+        }
+    };
     for (int32_t e = 0; e < n_experts; e++) {
         int32_t first = at;
         for (int32_t i = 0; i < n * k; i++) {
@@ -404,16 +412,14 @@ static void check_plan_order(int32_t n, int32_t n_experts, int32_t k)
             bad += row_of_slot[i] != at || token_of_row[at] != i / k;
             at++;
         }
-        for (; first < at; first += MOE_TILE_ROWS, tile++)
-            bad += tile >= n_tiles || tiles[tile].matrix != e || tiles[tile].first_row != first ||
-                   tiles[tile].n_rows != std::min((int32_t)MOE_TILE_ROWS, at - first);
+        cut(e, first, at);
     }
+    cut(n_experts, n * k, n * k + n);
     for (int32_t t = 0; t < n; t++) bad += token_of_row[n * k + t] != t;
-    for (int32_t first = 0; first < n; first += MOE_TILE_ROWS, tile++)
-        bad += tile >= n_tiles || tiles[tile].matrix != n_experts ||
-               tiles[tile].first_row != n * k + first ||
-               tiles[tile].n_rows != std::min((int32_t)MOE_TILE_ROWS, n - first);
-    bad += tile != n_tiles || n_tiles > plan.max_tiles;
+    for (int c = 0; c < MOE_CLASSES; c++) {
+        bool same = ends[c + 1] - ends[c] == (int32_t)want[c].size();
+        bad += !same || memcmp(tiles + ends[c], want[c].data(), want[c].size() * sizeof *tiles);
+    }
     char line[128];
     snprintf(line, sizeof line, "plan of %d tokens, %d experts, %d each", n, n_experts, k);
     report(line, bad == 0, bad, 0);
