@@ -13,50 +13,71 @@
 #include <unistd.h>
 
 /* Opens a regular file for reading and gives its size. */
-static calla_status open_regular(const char *path, int *fd, size_t *n_bytes, calla_error *err)
+static calla_status open_regular(const char *path, int *fd, struct stat *st, calla_error *err)
 {
     /* O_NONBLOCK: opening a FIFO must not wait for a writer before it is refused below. */
     int f = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (f < 0) return error_set_errno(err, CALLA_ERR_IO, errno, "cannot open %s", path);
-    struct stat st;
-    if (fstat(f, &st) != 0) {
+    if (fstat(f, st) != 0) {
         int e = errno;
         close(f);
         return error_set_errno(err, CALLA_ERR_IO, e, "cannot stat %s", path);
     }
-    if (!S_ISREG(st.st_mode)) {
+    if (!S_ISREG(st->st_mode)) {
         close(f);
         return error_set(err, CALLA_ERR_IO, "%s is not a regular file", path);
     }
     *fd = f;
-    *n_bytes = (size_t)st.st_size;
     return CALLA_OK;
+}
+
+void *map_aligned(size_t n, int protection, int flags, int fd)
+{
+    const size_t huge = (size_t)2 << 20;
+    if (n < huge) {
+        void *p = mmap(NULL, n, protection, flags, fd, 0);
+        return p == MAP_FAILED ? NULL : p;
+    }
+    /* Room for it wherever it may begin, of which it takes its part. */
+    size_t room = page_up(n) + huge;
+    unsigned char *p =
+        mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    size_t before = (huge - (uintptr_t)p % huge) % huge;
+    if (mmap(p + before, n, protection, flags | MAP_FIXED, fd, 0) == MAP_FAILED) {
+        int e = errno;
+        munmap(p, room);
+        errno = e;
+        return NULL;
+    }
+    if (before) munmap(p, before);
+    munmap(p + before + (room - huge), huge - before);
+    return p + before;
 }
 
 calla_status mapped_file_open(const char *path, mapped_file *file, calla_error *err)
 {
     int fd;
-    size_t n;
-    CALLA_TRY(open_regular(path, &fd, &n, err));
-    void *p = NULL;
-    if (n > 0) p = mmap(NULL, n, PROT_READ, MAP_SHARED, fd, 0);
+    struct stat st;
+    CALLA_TRY(open_regular(path, &fd, &st, err));
+    size_t n = (size_t)st.st_size;
+    void *p = n > 0 ? map_aligned(n, PROT_READ, MAP_SHARED, fd) : NULL;
     int e = errno;
     close(fd);
-    if (p == MAP_FAILED) return error_set_errno(err, CALLA_ERR_IO, e, "cannot map %s", path);
-    file->data = p;
-    file->n_bytes = n;
+    if (n > 0 && !p) return error_set_errno(err, CALLA_ERR_IO, e, "cannot map %s", path);
+    *file = (mapped_file){p, n, st.st_dev, st.st_ino};
     return CALLA_OK;
 }
 
 calla_status mapped_file_create_anonymous(size_t n, const char *what, mapped_file *file,
                                           unsigned char **memory, calla_error *err)
 {
-    void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
+    void *p = map_aligned(n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    if (!p)
         return error_set_errno(err, CALLA_ERR_MEMORY, errno, "%s: no memory for %zu bytes", what,
                                n);
     (void)madvise(p, n, MADV_HUGEPAGE); /* a help, not a need */
-    *file = (mapped_file){p, n};
+    *file = (mapped_file){.data = p, .n_bytes = n};
     *memory = p;
     return CALLA_OK;
 }
@@ -71,8 +92,9 @@ calla_status file_read(const char *path, size_t max_bytes, char **data, size_t *
                        calla_error *err)
 {
     int fd;
-    size_t n;
-    CALLA_TRY(open_regular(path, &fd, &n, err));
+    struct stat st;
+    CALLA_TRY(open_regular(path, &fd, &st, err));
+    size_t n = (size_t)st.st_size;
     if (n > max_bytes) {
         close(fd);
         return error_set(err, CALLA_ERR_INPUT, "%s has %zu bytes, more than the %zu allowed", path,

@@ -4,15 +4,37 @@
 
 #include "base/error.h"
 
+#include <unistd.h>
+
 /* A regular file mapped read-only. */
 typedef struct mapped_file {
     const unsigned char *data; /* [n_bytes]; NULL for an empty file */
     size_t n_bytes;
+    uint64_t device, inode; /* which file it is; 0 for memory in the place of one */
 } mapped_file;
 
-/* Errors name the path; a directory or other non-regular file is CALLA_ERR_IO. */
+/* Errors name the path; a directory or other non-regular file is CALLA_ERR_IO. The map begins at a
+ * multiple of a huge page. */
 calla_status mapped_file_open(const char *path, mapped_file *file, calla_error *err);
 void mapped_file_close(mapped_file *file);
+
+/* The system's page, and n rounded to whole ones. */
+static inline size_t page_bytes(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+static inline size_t page_down(size_t n)
+{
+    return n / page_bytes() * page_bytes();
+}
+static inline size_t page_up(size_t n)
+{
+    return page_down(n + page_bytes() - 1);
+}
+
+/* mmap of n > 0 bytes that begin at a multiple of a huge page, if n is one or more; NULL with errno
+ * set when it fails. */
+void *map_aligned(size_t n, int protection, int flags, int fd);
 
 /* Memory in the place of a mapped file: n > 0 bytes, zeroed when first touched, in huge pages where
  * the system has them. *memory is file->data, for writing. `what` is named in the error. */

@@ -19,6 +19,7 @@ typedef struct tensor {
     size_t n_bytes;
     int32_t file; /* index into tensor_set.files */
     bool used;    /* taken by tensor_set_take */
+    bool sparse;  /* one token reads little of it: routed experts, embedding (weights.c) */
 } tensor;
 
 typedef struct tensor_file {

@@ -22,6 +22,7 @@ static const naming namings[] = {
 typedef struct loader {
     model_weights *w;
     naming names;
+    bool sparse;    /* of what is taken now: see tensor */
     bool taps_last; /* conv1d is [C][1][4] and norms are zero-centred (MODEL.md 2.2 item 5) */
     calla_error *err;
 } loader;
@@ -35,6 +36,7 @@ static calla_status take(const loader *l, const char *name, const char *suffix, 
     snprintf(full, sizeof full, "%s%s", name, suffix);
     const tensor *t;
     CALLA_TRY(tensor_set_take(&l->w->tensors, full, dtype, n_dims, shape, &t, l->err));
+    l->w->tensors.tensors[t - l->w->tensors.tensors].sparse = l->sparse;
     *data = t->data;
     return CALLA_OK;
 }
@@ -92,9 +94,10 @@ static calla_status take_fused_experts(const loader *l, const char *prefix, cons
 
 /* ---- parts ---- */
 
-static calla_status take_part(const loader *l, const char *prefix, const part *p, void *base)
+static calla_status take_part(loader *l, const char *prefix, const part *p, void *base)
 {
     char name[MAX_NAME];
+    l->sparse = p->kind == PART_EMBEDDING || p->kind == PART_EXPERTS;
     snprintf(name, sizeof name, "%s%s", prefix, p->stem);
     void *view = (unsigned char *)base + p->offset;
     int64_t n = p->rows;

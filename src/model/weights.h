@@ -114,6 +114,7 @@ typedef struct model_weights {
     matrix head;           /* [V][D] */
     norm_view final_norm;  /* [D] */
     int32_t n_skipped;     /* vision and draft-head tensors */
+    bool resident;         /* all that the model uses is in memory (residence.h) */
     int64_t skipped_bytes, text_bytes, expert_bytes, token_bytes, n_parameters;
 } model_weights;
 
