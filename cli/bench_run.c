@@ -36,13 +36,6 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static int64_t major_faults(void)
-{
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    return usage.ru_majflt;
-}
-
 static calla_status fail(bench_run *run, calla_status code, const char *message)
 {
     run->err->code = code;
@@ -265,7 +258,7 @@ static calla_status measure_prefill(bench_run *run, bench_point *p)
 {
     double seconds[BENCH_MAX_REPEATS];
     int32_t first = 0, token = 0;
-    int64_t faults = major_faults();
+    int64_t faults = cli_major_faults();
     snprintf(run->phase, sizeof run->phase, "prefill %d", p->tokens);
     if (run->args->profile) calla_engine_set_profile(run->engine, true);
     for (; p->n_runs < run->args->n_repeats; p->n_runs++) {
@@ -277,7 +270,7 @@ static calla_status measure_prefill(bench_run *run, bench_point *p)
     }
     if (run->args->profile) take_profile(run, p, p->n_runs);
     calla_engine_set_profile(run->engine, false);
-    p->major_faults = major_faults() - faults;
+    p->major_faults = cli_major_faults() - faults;
     p->rate = prompt_operations(run, p->tokens) / summarise(p, seconds, p->tokens);
     p->fraction = p->rate / run->report->rates.matrix_operations_per_second;
     run->operations_per_second = p->rate;
@@ -316,13 +309,13 @@ static calla_status measure_decode(bench_run *run, bench_point *p, int32_t promp
         run->operations_per_second = prompt_operations(run, p->tokens) / seconds[0];
     }
     snprintf(run->phase, sizeof run->phase, "decode at %d", p->tokens);
-    int64_t faults = major_faults();
+    int64_t faults = cli_major_faults();
     for (; p->n_runs < args->n_repeats; p->n_runs++) {
         status =
             run_steps(run, args->n_steps, p->n_runs == 0 ? &p->digest : NULL, &seconds[p->n_runs]);
         if (status != CALLA_OK) return status;
     }
-    p->major_faults = major_faults() - faults;
+    p->major_faults = cli_major_faults() - faults;
     status = count_step_bytes(run, p, &bytes);
     if (status != CALLA_OK) return status;
     run->step_seconds = summarise(p, seconds, args->n_steps * args->n_sequences) / args->n_steps;

@@ -35,13 +35,21 @@ int cli_failf(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int cli_usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* The options every command with an engine takes: -m/--model, --backend, --isa, --kv, --threads,
- * --ctx, --chunk, for a group titled "engine". */
+ * --no-pin, --load, --warm-up, --ctx, --chunk, for a group titled "engine". */
 typedef struct cli_engine_args {
     const char *model; /* NULL = not given */
     calla_engine_options options;
 } cli_engine_args;
-enum { CLI_N_ENGINE_OPTIONS = 7 };
+enum { CLI_N_ENGINE_OPTIONS = 10 };
 void cli_engine_options(cli_engine_args *args, cli_option options[CLI_N_ENGINE_OPTIONS]);
+/* Has an engine's opening shown as progress (cli_progress_end is the caller's) and ended by the
+ * first signal. */
+void cli_watch_opening(calla_engine_options *options);
+/* calla_engine_open so watched. */
+calla_status cli_engine_open(const char *dir, const calla_engine_options *options,
+                             calla_engine **engine, calla_error *err);
+/* Of this process so far: pages that had to be read from disk. */
+int64_t cli_major_faults(void);
 
 /* The sampling options of commands that generate text; init sets "not given". cli_sampling_resolve
  * then gives the parameters: what was asked for over the model's defaults, and a random seed where

@@ -271,7 +271,7 @@ static calla_status open_reference(const eval_args *args, int64_t n_window, int6
     if (args->against_backend) o.backend = args->against_backend;
     if (args->against_isa) o.isa = args->against_isa;
     const char *dir = args->against ? args->against : args->engine.model;
-    calla_status status = calla_engine_open(dir, &o, engine, err);
+    calla_status status = cli_engine_open(dir, &o, engine, err);
     if (status != CALLA_OK) return status;
     calla_engine_info info;
     calla_engine_get_info(*engine, &info);
@@ -310,7 +310,7 @@ static int evaluate(const eval_args *args, const calla_tokens *tokens)
     calla_engine_options options = args->engine.options;
     options.n_ctx = (int32_t)run.text.n_window;
     options.snapshot_bytes = -1;
-    status = calla_engine_open(args->engine.model, &options, &engine, &err);
+    status = cli_engine_open(args->engine.model, &options, &engine, &err);
     if (status != CALLA_OK) goto done;
     calla_engine_get_info(engine, &info);
     run.n_vocab = info.n_vocab;

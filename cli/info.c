@@ -168,22 +168,31 @@ static void print_plan(FILE *out, const info_report *r)
         fprintf(out, "  %-20s %12s\n", lines[i].name, bytes_text(lines[i].bytes, text));
     int64_t ram = r->machine.ram_bytes;
     if (ram > 0 && p->total_bytes > ram)
-        fprintf(out, "  this machine has less: %s\n",
+        fprintf(out, "  %s has less: %s\n",
+                r->machine.ram_is_limited ? "the control group" : "this machine",
                 p->total_bytes - p->weights_bytes > ram
                     ? "it cannot run"
                     : "weights will be read from disk over and over");
+    else if (p->total_bytes > r->machine.ram_available_bytes)
+        fprintf(out, "  less is available now: weights will be read from disk over and over\n");
     fputc('\n', out);
 }
 
 static void print_machine(FILE *out, const calla_machine_info *m)
 {
     char text[32];
-    fprintf(out, "machine\n  processor   %s, %d usable\n  features   ", m->cpu, m->n_processors);
+    fprintf(out, "machine\n  processor   %s, %d usable", m->cpu, m->n_processors);
+    fprintf(out, ", %d on %d cores in one of %d memory nodes\n  features   ", m->n_node_processors,
+            m->n_node_cores, m->n_nodes);
     for (int32_t i = 0; i < m->n_cpu_features; i++) fprintf(out, " %s", m->cpu_features[i]);
     fprintf(out, "%s\n  kernels    ", m->n_cpu_features ? "" : " none known");
     for (const char *const *name = calla_isa_names(); *name; name++) fprintf(out, " %s", *name);
     fprintf(out, "\n  memory      %s", bytes_text(m->ram_bytes, text));
-    fprintf(out, ", %s available\n", bytes_text(m->ram_available_bytes, text));
+    fprintf(out, "%s, %s available", m->ram_is_limited ? " (limit of a control group)" : "",
+            bytes_text(m->ram_available_bytes, text));
+    if (m->lockable_bytes < INT64_MAX)
+        fprintf(out, ", %s may be locked (ulimit -l)", bytes_text(m->lockable_bytes, text));
+    fputc('\n', out);
 }
 
 /* ---- the command ---- */

@@ -73,11 +73,14 @@ static json_t *machine_json(const calla_machine_info *m)
     const char *const *isa = calla_isa_names();
     int32_t n_isa = 0;
     while (isa[n_isa]) n_isa++;
-    return json_pack("{s:o, s:i, s:o, s:o, s:I, s:I}", "cpu", text_json(m->cpu), "n_processors",
-                     (int)m->n_processors, "cpu_features",
-                     strings_json(m->cpu_features, m->n_cpu_features), "isa_names",
-                     strings_json(isa, n_isa), "ram_bytes", (json_int_t)m->ram_bytes,
-                     "ram_available_bytes", (json_int_t)m->ram_available_bytes);
+    return json_pack(
+        "{s:o, s:i, s:i, s:i, s:i, s:o, s:o, s:I, s:b, s:I, s:I}", "cpu", text_json(m->cpu),
+        "n_processors", (int)m->n_processors, "n_nodes", (int)m->n_nodes, "n_node_processors",
+        (int)m->n_node_processors, "n_node_cores", (int)m->n_node_cores, "cpu_features",
+        strings_json(m->cpu_features, m->n_cpu_features), "isa_names", strings_json(isa, n_isa),
+        "ram_bytes", (json_int_t)m->ram_bytes, "ram_is_limited", m->ram_is_limited,
+        "ram_available_bytes", (json_int_t)m->ram_available_bytes, "lockable_bytes",
+        (json_int_t)m->lockable_bytes);
 }
 
 char *info_report_json(const info_report *report, json_t *tensors)

@@ -119,7 +119,7 @@ int cmd_logits(int argc, char **argv)
     calla_engine_options *options = &args.engine.options;
     options->snapshot_bytes = -1;
     if (options->n_ctx == 0 && ids.n <= INT32_MAX) options->n_ctx = (int32_t)ids.n;
-    if (calla_engine_open(args.engine.model, options, &engine, &err) != CALLA_OK ||
+    if (cli_engine_open(args.engine.model, options, &engine, &err) != CALLA_OK ||
         calla_session_create(engine, &session, &err) != CALLA_OK) {
         cli_fail(&err);
         goto done;

@@ -103,6 +103,7 @@ typedef struct run_state {
     run_answer answer;
     calla_sync_stats sync;
     int64_t n_generated, start_ns, first_ns, end_ns; /* first_ns: of the first token */
+    int64_t start_faults, first_faults, end_faults;  /* major page faults by then */
     const char *finish_reason;
     json_t *logprobs; /* with --logprobs */
 } run_state;
@@ -156,7 +157,10 @@ static calla_status generate(run_state *r, calla_error *err)
         calla_status status = calla_session_next(r->session, &r->sampling, &control, &sampled, err);
         if (status == CALLA_ERR_CONTEXT) break;
         if (status != CALLA_OK) return status;
-        if (r->n_generated++ == 0) r->first_ns = now_ns();
+        if (r->n_generated++ == 0) {
+            r->first_ns = now_ns();
+            r->first_faults = cli_major_faults();
+        }
         note_logprobs(r, &sampled);
         bool stop = calla_tokenizer_is_stop(r->tokenizer, sampled.token);
         if (!stop && (status = put_token(r, sampled.token, err)) != CALLA_OK) return status;
@@ -200,14 +204,26 @@ static json_t *timings(const run_state *r)
 {
     int64_t decode_ns = r->n_generated > 1 ? r->end_ns - r->first_ns : 0;
     double first_ms = r->n_generated > 0 ? (double)(r->first_ns - r->start_ns) / 1e6 : 0;
-    return json_pack("{s:i, s:i, s:f, s:I, s:f, s:f, s:f, s:s, s:I, s:s, s:s, s:i}",
-                     "prompt_tokens", r->sync.n_tokens, "reused_tokens", r->sync.n_reused,
-                     "prefill_tokens_per_s", per_second(r->sync.n_prefill, r->sync.prefill_ns),
-                     "generated_tokens", (json_int_t)r->n_generated, "decode_tokens_per_s",
-                     per_second(r->n_generated - 1, decode_ns), "load_ms",
-                     (double)r->info.load_ns / 1e6, "time_to_first_token_ms", first_ms,
-                     "finish_reason", r->finish_reason, "seed", (json_int_t)r->sampling.seed,
-                     "backend", r->info.backend, "isa", r->info.isa, "threads", r->info.n_threads);
+    int64_t prompt_end = r->n_generated > 0 ? r->first_faults : r->end_faults;
+    json_t *o =
+        json_pack("{s:i, s:i, s:f, s:I, s:f, s:f, s:f, s:s, s:I, s:s, s:s, s:i}", "prompt_tokens",
+                  r->sync.n_tokens, "reused_tokens", r->sync.n_reused, "prefill_tokens_per_s",
+                  per_second(r->sync.n_prefill, r->sync.prefill_ns), "generated_tokens",
+                  (json_int_t)r->n_generated, "decode_tokens_per_s",
+                  per_second(r->n_generated - 1, decode_ns), "load_ms",
+                  (double)r->info.load_ns / 1e6, "time_to_first_token_ms", first_ms,
+                  "finish_reason", r->finish_reason, "seed", (json_int_t)r->sampling.seed,
+                  "backend", r->info.backend, "isa", r->info.isa, "threads", r->info.n_threads);
+    /* Weights that came from disk: what makes a model slow that does not fit in memory. */
+    json_object_set_new(o, "prompt_major_faults", json_integer(prompt_end - r->start_faults));
+    if (r->n_generated > 1)
+        json_object_set_new(
+            o, "major_faults_per_token",
+            json_real((double)(r->end_faults - r->first_faults) / (double)(r->n_generated - 1)));
+    json_object_set_new(o, "short_of_memory", json_boolean(r->info.short_of_memory));
+    json_object_set_new(o, "copied", json_boolean(r->info.copied));
+    json_object_set_new(o, "locked_bytes", json_integer(r->info.locked_bytes));
+    return o;
 }
 
 /* The object with the calls, which are JSON text already, put in at its end. */
@@ -252,12 +268,6 @@ static void print_stats(const run_state *r)
 
 /* ---- command ---- */
 
-static void show_opening(void *user, const char *phase, int64_t done, int64_t total)
-{
-    (void)user;
-    cli_progress(phase, done, total);
-}
-
 static calla_status open_all(run_state *r, const run_args *args, calla_error *err)
 {
     calla_status status =
@@ -268,11 +278,9 @@ static calla_status open_all(run_state *r, const run_args *args, calla_error *er
     status = calla_tokenizer_open(args->engine.model, &r->tokenizer, err);
     if (status != CALLA_OK) return status;
     calla_engine_options options = args->engine.options;
-    options.progress = show_opening;
     options.tokenizer = r->tokenizer;
     options.snapshot_bytes = -1; /* one prompt: nobody comes back to it */
-    status = calla_engine_open(args->engine.model, &options, &r->engine, err);
-    cli_progress_end();
+    status = cli_engine_open(args->engine.model, &options, &r->engine, err);
     if (status != CALLA_OK) return status;
     calla_engine_get_info(r->engine, &r->info);
     status = calla_session_create(r->engine, &r->session, err);
@@ -286,12 +294,14 @@ static int answer(run_state *r)
     calla_status status = open_all(r, r->args, &err);
     if (status != CALLA_OK) return cli_fail(&err);
     r->start_ns = now_ns();
+    r->start_faults = cli_major_faults();
     status = read_prompt(r, &err);
     if (status == CALLA_OK)
         status = generate(r, &err);
     else if (status != CALLA_ERR_CANCELLED)
         return cli_fail(&err);
     r->end_ns = now_ns();
+    r->end_faults = cli_major_faults();
     if (status != CALLA_OK)
         r->finish_reason = status == CALLA_ERR_CANCELLED ? "cancelled" : "error";
     calla_status finished = run_answer_finish(&r->answer, &late);

@@ -110,6 +110,7 @@ static void set_options(serve_args *a)
     server_options *o = &a->options;
     o->model = a->engine.model;
     o->engine = a->engine.options;
+    cli_watch_opening(&o->engine);
     o->engine.snapshot_bytes = a->cache_mb > 0 ? (int64_t)a->cache_mb << 20 : -1;
     o->port = a->port > 0 ? a->port : -1;
     o->timeout_s = a->timeout_s > 0 ? a->timeout_s : -1;
@@ -147,13 +148,15 @@ static void print_plan(const server *s)
     calla_engine_info info;
     server_get_engine_info(s, &info);
     const calla_memory_plan *m = &info.memory;
+    cli_progress_end();
     fprintf(stderr,
             "calla serve: %s kernels, %d threads, context %d tokens\n"
-            "calla serve: memory: weights %.2f GB (mapped), KV cache %.2f, states %.2f, prompt "
+            "calla serve: memory: weights %.2f GB (%s), KV cache %.2f, states %.2f, prompt "
             "cache %.2f, the rest %.2f, together %.2f GB\n",
             info.isa, info.n_threads, info.n_ctx, gigabytes(m->weights_bytes),
-            gigabytes(m->kv_bytes), gigabytes(m->state_bytes), gigabytes(m->snapshot_bytes),
-            gigabytes(m->prepared_bytes + m->scratch_bytes), gigabytes(m->total_bytes));
+            info.copied ? "copied" : "mapped", gigabytes(m->kv_bytes), gigabytes(m->state_bytes),
+            gigabytes(m->snapshot_bytes), gigabytes(m->prepared_bytes + m->scratch_bytes),
+            gigabytes(m->total_bytes));
 }
 
 static bool write_port(const char *path, int32_t port)

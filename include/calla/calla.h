@@ -77,13 +77,38 @@ typedef struct calla_tokenizer calla_tokenizer; /* model.h */
 
 typedef enum calla_kv_type { CALLA_KV_AUTO = 0, CALLA_KV_F32, CALLA_KV_FP16 } calla_kv_type;
 
+/* Where the weights are while an engine runs on the CPU. Mapped, they are the system's page cache:
+ * there at once if they were used lately, shared with other processes, and given up when memory is
+ * short; the files must stay as they are. Copied, they are the process's own, in huge pages, which
+ * are read some per cent faster; it takes as long as reading the files, and the memory. */
+typedef enum calla_load {
+    CALLA_LOAD_AUTO = 0, /* a copy if memory holds it beside the page cache's; else mapped */
+    CALLA_LOAD_MAP,
+    CALLA_LOAD_COPY, /* CALLA_ERR_MEMORY, with the numbers, if it does not fit */
+} calla_load;
+
+/* Whether mapped weights are read ahead when the engine opens: in one go instead of page by page as
+ * they are first used. */
+typedef enum calla_warm_up {
+    CALLA_WARM_UP_AUTO = 0, /* all if they fit in memory, else what every token needs */
+    CALLA_WARM_UP_NEVER,
+    CALLA_WARM_UP_ALWAYS,
+} calla_warm_up;
+
 /* Zero-initialise; a zero or NULL field means the default in brackets. */
 typedef struct calla_engine_options {
     const char *backend; /* "auto", "cpu", "cuda" ["auto"] */
     const char *isa;     /* "auto", "f32" (the reference), "c", ... see calla_isa_names ["auto"] */
     calla_kv_type kv;    /* KV cache element [fp16; f32 in the reference profile] */
-    int32_t n_threads; /* [the number of usable processors]; more than twice that are not started */
-    int32_t n_ctx;     /* tokens a session may hold [8192, at most the model's maximum] */
+    /* [chosen for this machine: at most the cores of one memory node, for large models after a
+     * look at how fast they read, 0.2 s]; more than twice the usable processors are not started */
+    int32_t n_threads;
+    /* Leave threads to the system's scheduler [they, and the thread that runs the sessions until it
+     * closes the engine, are kept on the processors of one memory node]. */
+    bool no_pin;
+    calla_load load;
+    calla_warm_up warm_up;
+    int32_t n_ctx;           /* tokens a session may hold [8192, at most the model's maximum] */
     int32_t n_sessions;      /* sessions that may exist at once, for sizing the KV pool [1] */
     int32_t prefill_chunk;   /* tokens per prefill chunk [2048, at most n_ctx] */
     int32_t snapshot_stride; /* prompt tokens between snapshots, < 0: only the last ones [2048] */
@@ -96,7 +121,7 @@ typedef struct calla_engine_options {
     const calla_tokenizer *tokenizer;
     void (*progress)(void *user, const char *phase, int64_t done, int64_t total); /* [NULL] */
     void *progress_user;
-    const calla_flag *cancel; /* polled while calla_engine_open_synthetic makes weights [NULL] */
+    const calla_flag *cancel; /* polled while weights are copied, read ahead or made [NULL] */
 } calla_engine_options;
 
 /* What an engine will hold in memory, per part. See calla_memory_plan in model.h for a plan
@@ -122,6 +147,10 @@ typedef struct calla_engine_info {
     int32_t n_layers;
     int32_t hidden_size;
     int64_t load_ns;
+    bool copied;          /* the weights, into the process's own memory */
+    bool short_of_memory; /* the model did not fit when it was opened: weights come from disk again
+                             and again */
+    int64_t locked_bytes; /* weights kept in memory; 0 where the system does not permit it */
     calla_memory_plan memory;
     /* What one token costs at least. A decoded token reads and writes so many bytes: */
     int64_t token_weight_bytes;
@@ -133,10 +162,12 @@ typedef struct calla_engine_info {
 } calla_engine_info;
 
 /* Opens the checkpoint directory `dir` (MODEL.md 2: MLX affine 4-bit, or Hugging Face bf16 with isa
- * f32). Everything is validated and sized before the first allocation that depends on it. The
- * weights stay in their files, mapped: until calla_engine_close these must not be written or
- * truncated (replacing one by rename is harmless). A read beyond a truncated file's end raises
- * SIGBUS, which the library does not handle. */
+ * f32). Everything is validated and sized before the first allocation that depends on it. Weights
+ * that are mapped (calla_load) stay in their files: until calla_engine_close these must not be
+ * written or truncated (replacing one by rename is harmless). A read beyond a truncated file's end
+ * raises SIGBUS, which the library does not handle. A model that does not fit in the memory
+ * available (of the machine, or of its control group) is a warning on standard error with the
+ * numbers. */
 CALLA_API calla_status calla_engine_open(const char *dir, const calla_engine_options *options,
                                          calla_engine **engine, calla_error *err);
 /* A random model of shape "35b" or "tiny" without files, for measurements: the same weights as

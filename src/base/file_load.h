@@ -21,7 +21,7 @@ typedef struct load_file {
 typedef struct load_control {
     void (*progress)(void *user, int64_t done_bytes, int64_t total_bytes); /* or NULL */
     void *user;
-    const atomic_bool *cancel; /* or NULL; polled per piece */
+    const calla_flag *cancel; /* or NULL; polled per piece */
 } load_control;
 
 /* Reads the ranges ahead, file after file from front to back, where they are not in the page cache

@@ -84,7 +84,7 @@ static calla_status cpu_open(const model_weights *weights, const backend_options
     take_all(b);
     prepared_fill(b);
     CALLA_TRY_GOTO(store_init(b, err), fail);
-    CALLA_TRY_GOTO(thread_pool_create(options->n_threads, &b->pool, err), fail);
+    CALLA_TRY_GOTO(cpu_start_threads(options->n_threads, options->pin, &b->pool, err), fail);
     *out = b;
     return CALLA_OK;
 fail:
@@ -210,12 +210,14 @@ static void cpu_set_route(backend *b, backend_route_fn *route, void *user)
 extern const backend_ops cpu_backend;
 const backend_ops cpu_backend = {
     .name = "cpu",
+    .reads_weights = true,
     .plan = cpu_plan,
     .open = cpu_open,
     .close = cpu_close,
     .capabilities = cpu_capabilities,
     .isa = cpu_isa,
     .isa_names = cpu_isa_names,
+    .choose_threads = cpu_choose_threads,
     .sequence_create = store_sequence_create,
     .sequence_free = store_sequence_free,
     .sequence_reset = store_sequence_reset,

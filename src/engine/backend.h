@@ -25,6 +25,7 @@ typedef struct backend_options {
     const char *isa;       /* kernel choice, NULL or "auto" = best; meaning is the backend's */
     bool kv_f32, kv_fp16;  /* KV element asked for; neither = the profile's default */
     int32_t n_threads;     /* >= 1 */
+    bool pin;              /* keep them on the processors of one memory node */
     int32_t n_ctx;         /* tokens a sequence may hold */
     int32_t n_sequences;   /* sequences that may exist at once */
     int32_t prefill_chunk; /* most rows of one prefill call's internal chunk */
@@ -60,6 +61,7 @@ typedef void backend_route_fn(void *user, int32_t layer, int64_t position, const
 
 typedef struct backend_ops {
     const char *name;
+    bool reads_weights; /* where they are, for every token: they should be in memory */
 
     /* The memory `open` would take. */
     calla_status (*plan)(const model_weights *weights, const backend_options *options,
@@ -74,6 +76,10 @@ typedef struct backend_ops {
     /* The values backend_options.isa may have on this build, "auto" first; NULL-terminated, static
      * storage. */
     const char *const *(*isa_names)(void);
+    /* The number of threads for this model where nobody asked for one; `may_measure`: it may take
+     * some 0.2 s to find out, from
+     * weights that are in memory. NULL: the backend has no use for many. */
+    int32_t (*choose_threads)(const model_weights *weights, bool pin, bool may_measure);
 
     /* An empty sequence. CALLA_ERR_MEMORY when n_sequences exist. */
     calla_status (*sequence_create)(backend *b, backend_sequence **out, calla_error *err);

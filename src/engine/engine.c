@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/threads.h"
+#include "engine/load.h"
 #include "model/inventory.h"
 
 #include <assert.h>
@@ -20,7 +21,8 @@ static calla_status check_count(const char *name, int32_t value, int32_t high, c
     return error_set(err, CALLA_ERR_INPUT, "%s is %d, outside 1 ... %d", name, value, high);
 }
 
-/* Defaults filled in and ranges checked; n_snapshots is left to plan_backend. */
+/* Defaults filled in and ranges checked; n_threads may be left 0 for choose_threads, n_snapshots is
+ * left to plan_backend. */
 static calla_status resolve_options(const model_config *config, const calla_engine_options *o,
                                     backend_options *b, calla_error *err)
 {
@@ -37,7 +39,8 @@ static calla_status resolve_options(const model_config *config, const calla_engi
         .isa = o->isa && strcmp(o->isa, "auto") != 0 ? o->isa : NULL,
         .kv_f32 = o->kv == CALLA_KV_F32,
         .kv_fp16 = o->kv == CALLA_KV_FP16,
-        .n_threads = o->n_threads ? o->n_threads : usable_processors(),
+        .n_threads = o->n_threads,
+        .pin = !o->no_pin,
         .n_ctx = o->n_ctx ? o->n_ctx : n_ctx,
         .n_sequences = o->n_sessions ? o->n_sessions : 1,
         .prefill_chunk = o->prefill_chunk ? o->prefill_chunk : DEFAULT_PREFILL_CHUNK,
@@ -53,6 +56,13 @@ static calla_status resolve_options(const model_config *config, const calla_engi
     /* No chunk is longer than the context; what cuts it is the same grid. */
     if (b->prefill_chunk > b->n_ctx) b->prefill_chunk = b->n_ctx;
     return CALLA_OK;
+}
+
+static void choose_threads(const backend_ops *ops, const model_weights *weights, bool may_measure,
+                           backend_options *b)
+{
+    if (b->n_threads == 0)
+        b->n_threads = ops->choose_threads ? ops->choose_threads(weights, b->pin, may_measure) : 1;
 }
 
 static int64_t session_bytes(int32_t n_ctx, int32_t n_vocab)
@@ -124,16 +134,35 @@ static calla_status choose_backend(const backend_ops *const *candidates, const c
 
 typedef struct open_context {
     calla_engine *engine;
-    int64_t snapshot_budget;
+    const calla_engine_options *options;
+    bool loaded;
 } open_context;
+
+/* Once, for the first backend that wants it. */
+static calla_status load_weights(open_context *c, const backend_ops *ops, calla_error *err)
+{
+    calla_engine *e = c->engine;
+    calla_memory_plan plan;
+    backend_options b = e->options;
+    if (!ops->reads_weights || c->loaded) return CALLA_OK;
+    choose_threads(ops, &e->weights, false, &b);
+    CALLA_TRY(plan_backend(ops, &e->weights, c->options->snapshot_bytes, &b, &plan, err));
+    CALLA_TRY(
+        engine_load(&e->weights, plan.total_bytes - plan.weights_bytes, c->options, &e->info, err));
+    c->loaded = true;
+    return CALLA_OK;
+}
 
 static calla_status open_backend(void *context, const backend_ops *ops, calla_error *err)
 {
     open_context *c = context;
     calla_engine *e = c->engine;
-    CALLA_TRY(
-        plan_backend(ops, &e->weights, c->snapshot_budget, &e->options, &e->info.memory, err));
-    CALLA_TRY(ops->open(&e->weights, &e->options, &e->backend, err));
+    backend_options b = e->options; /* the next backend chooses for itself */
+    CALLA_TRY(load_weights(c, ops, err));
+    choose_threads(ops, &e->weights, true, &b);
+    CALLA_TRY(plan_backend(ops, &e->weights, c->options->snapshot_bytes, &b, &e->info.memory, err));
+    CALLA_TRY(ops->open(&e->weights, &b, &e->backend, err));
+    e->options = b;
     e->ops = ops;
     return CALLA_OK;
 }
@@ -148,7 +177,7 @@ static void set_stride(calla_engine *e, int32_t asked)
 static void set_info(calla_engine *e)
 {
     const model_config *c = &e->weights.config;
-    calla_memory_plan memory = e->info.memory;
+    const calla_engine_info opened = e->info; /* filled in so far */
     model_sizes sizes;
     model_sizes_compute(c, c->layout, &sizes);
     e->info = (calla_engine_info){
@@ -160,7 +189,10 @@ static void set_info(calla_engine *e)
         .n_vocab_tokens = e->vocabulary.n_tokens,
         .n_layers = c->n_layers,
         .hidden_size = c->hidden_size,
-        .memory = memory,
+        .memory = opened.memory,
+        .copied = opened.copied,
+        .short_of_memory = opened.short_of_memory,
+        .locked_bytes = opened.locked_bytes,
         .token_weight_bytes = e->weights.token_bytes,
         .state_bytes = e->capabilities.state_bytes,
         .kv_bytes_per_token = e->capabilities.kv_token_bytes,
@@ -182,7 +214,7 @@ calla_status engine_create(const backend_ops *const *candidates, model_weights *
     e->weights = *weights;
     e->vocabulary = vocabulary;
     CALLA_TRY_GOTO(resolve_options(&e->weights.config, options, &e->options, err), fail);
-    open_context context = {e, options->snapshot_bytes};
+    open_context context = {e, options, false};
     CALLA_TRY_GOTO(choose_backend(candidates, options->backend, open_backend, &context, err), fail);
     e->ops->capabilities(e->backend, &e->capabilities);
     assert(!e->capabilities.samples_on_device); /* sessions sample from the step's logits */
@@ -277,7 +309,9 @@ typedef struct plan_context {
 static calla_status try_plan(void *context, const backend_ops *ops, calla_error *err)
 {
     plan_context *c = context;
-    return plan_backend(ops, c->weights, c->snapshot_budget, &c->options, &c->plan, err);
+    backend_options b = c->options;
+    choose_threads(ops, c->weights, false, &b);
+    return plan_backend(ops, c->weights, c->snapshot_budget, &b, &c->plan, err);
 }
 
 calla_status engine_plan(const backend_ops *const *candidates, const model_weights *weights,
