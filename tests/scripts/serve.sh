@@ -81,9 +81,12 @@ if grep -q request serve.err; then fail "not quiet: $(cat serve.err)"; fi
 
 # ---- a signal while an answer runs: it is finished first ----
 start --grace 60
-post /v1/completions '{"prompt": "A river is", "max_tokens": 300, "temperature": 0}' >answer &
+post /v1/completions '{"prompt": "A river is", "max_tokens": 200, "n": 12, "temperature": 1}' >answer &
 client=$!
-until get /metrics | grep -q '^calla_choices_running 1'; do sleep 0.01; done
+until get /metrics | grep -q '^calla_choices_running [1-9]'; do
+    kill -0 $client 2>/dev/null || { fail "the answer was not seen running"; finish; }
+    sleep 0.01
+done
 stop TERM
 wait $client
 grep -q '"finish_reason"' answer || fail "the answer was cut off: $(cat answer)"
