@@ -79,12 +79,11 @@ uint32_t cpu_features(void)
 
 uint32_t cpu_features(void)
 {
-    /* asm/hwcap.h: HWCAP_ASIMDDP, HWCAP2_I8MM, HWCAP2_BF16 */
     unsigned long caps = getauxval(AT_HWCAP), caps2 = getauxval(AT_HWCAP2);
     uint32_t features = 0;
-    if (caps >> 20 & 1) features |= CPU_DOTPROD;
-    if (caps2 >> 13 & 1) features |= CPU_I8MM;
-    if (caps2 >> 14 & 1) features |= CPU_ARM_BF16;
+    if (caps & HWCAP_ASIMDDP) features |= CPU_DOTPROD;
+    if (caps2 & HWCAP2_I8MM) features |= CPU_I8MM;
+    if (caps2 & HWCAP2_BF16) features |= CPU_ARM_BF16;
     return features;
 }
 

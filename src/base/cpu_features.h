@@ -17,7 +17,7 @@ enum {
     CPU_AMX_TILE = 1 << 9, /* the three AMX bits only where the kernel granted the tile state */
     CPU_AMX_BF16 = 1 << 10,
     CPU_AMX_INT8 = 1 << 11,
-    CPU_DOTPROD = 1 << 12,
+    CPU_DOTPROD = 1 << 12, /* beyond NEON, which every 64-bit Arm processor has */
     CPU_I8MM = 1 << 13,
     CPU_ARM_BF16 = 1 << 14,
     N_CPU_FEATURES = 15,
@@ -27,6 +27,9 @@ enum {
     CPU_ISA_AVX512 =
         CPU_ISA_AVX2 | CPU_AVX512F | CPU_AVX512BW | CPU_AVX512DQ | CPU_AVX512VL | CPU_AVX512VNNI,
     CPU_ISA_AMX = CPU_ISA_AVX512 | CPU_AVX512BF16 | CPU_AMX_TILE | CPU_AMX_BF16,
+    CPU_ISA_DOTPROD = CPU_DOTPROD,
+    CPU_ISA_I8MM = CPU_ISA_DOTPROD | CPU_I8MM,
+    CPU_ISA_ARM_BF16 = CPU_ISA_I8MM | CPU_ARM_BF16,
 };
 
 /* The set of the bits above. On Linux AMX needs a permission of the process, which this asks for:

@@ -97,6 +97,25 @@ static void use_neon(cpu_kernels *k)
 {
     USE_SIMD(k, neon, 4);
 }
+static void use_neon_dotprod(cpu_kernels *k)
+{
+    k->quantize_input = quantize_input_neon_dotprod;
+    k->gemv_q4 = gemv_q4_neon_dotprod;
+}
+static void use_neon_i8mm(cpu_kernels *k)
+{
+    k->quantize_input = quantize_input_neon_i8mm;
+    k->gemv_q4 = gemv_q4_neon_i8mm;
+}
+static void use_neon_bf16(cpu_kernels *k)
+{
+    k->pack_tile = 8;
+    k->pack_element_bytes = 2;
+    k->gemm_rounds = true;
+    k->pack_input = pack_input_neon_bf16;
+    k->gemm = gemm_neon_bf16;
+    k->measure_multiply = measure_multiply_neon_bf16;
+}
 #endif
 static const struct instruction_set {
     const char *name;
@@ -108,7 +127,10 @@ static const struct instruction_set {
     {"avx512", CPU_ISA_AVX512, use_avx512},
     {"amx", CPU_ISA_AMX, use_amx},
 #elif defined(__aarch64__)
-    {"neon", CPU_DOTPROD, use_neon},
+    {"neon", 0, use_neon},
+    {"neon-dotprod", CPU_ISA_DOTPROD, use_neon_dotprod},
+    {"neon-i8mm", CPU_ISA_I8MM, use_neon_i8mm},
+    {"neon-bf16", CPU_ISA_ARM_BF16, use_neon_bf16},
 #endif
     {NULL, 0, NULL},
 };

@@ -267,6 +267,9 @@ CPU_KERNELS_DECLARE(avx512)
 CPU_KERNELS_DECLARE(amx)
 #elif defined(__aarch64__)
 CPU_KERNELS_DECLARE(neon)
+CPU_KERNELS_DECLARE(neon_dotprod)
+CPU_KERNELS_DECLARE(neon_i8mm)
+CPU_KERNELS_DECLARE(neon_bf16)
 #endif
 
 /* Values of backend_options.isa that this machine can run, "auto" first; NULL-terminated, static.

@@ -22,7 +22,7 @@ static const int32_t some_n[] = {8, 64, 128, 264, 2048};
 static void test_rmsnorm(void **state)
 {
     (void)state;
-    for (int v = 0; v < n_variants; v++)
+    FOR_EACH_VARIANT (v, rmsnorm)
         for (int i = 0; i < 5; i++)
             for (int kind = 0; kind < N_FILLS; kind++) {
                 int32_t n = some_n[i];
@@ -53,7 +53,7 @@ static void test_head_norms(void **state)
 {
     (void)state;
     enum { N = GDN_HEAD_DIM };
-    for (int v = 0; v < n_variants; v++)
+    FOR_EACH_VARIANT (v, gated_norm)
         for (int kind = 0; kind < N_FILLS; kind++) {
             float *x = guarded_floats(N), *z = guarded_floats(N), *w = guarded_floats(N);
             float *out = guarded_floats(N);
@@ -84,7 +84,7 @@ static void test_conv_silu(void **state)
 {
     (void)state;
     enum { N = 320 };
-    for (int v = 0; v < n_variants; v++)
+    FOR_EACH_VARIANT (v, conv_silu)
         for (int kind = 0; kind < N_FILLS; kind++) {
             const float *rows[CONV_TAPS];
             float *taps = guarded_floats(CONV_TAPS * N), *out = guarded_floats(N);
@@ -115,7 +115,7 @@ static void test_gdn_gates(void **state)
     (void)state;
     enum { N = 33 };
     static const float extremes[] = {-FLT_MAX, -200, -90, -20, 0, 19.9f, 20.1f, 90, 1e30f};
-    for (int v = 0; v < n_variants; v++) {
+    FOR_EACH_VARIANT (v, gdn_gates) {
         float a[N], b[N], neg_exp_a[N], dt_bias[N], *out = guarded_floats(2 * N);
         fill(a, N, FILL_NORMAL, 1);
         fill(b, N, FILL_NORMAL, 2);
@@ -146,7 +146,7 @@ static void test_not_finite(void **state)
     (void)state;
     enum { N = GDN_HEAD_DIM };
     static const float bad[] = {NAN, INFINITY, -INFINITY, 1e30f};
-    for (int v = 0; v < n_variants; v++)
+    FOR_EACH_VARIANT (v, rmsnorm)
         for (int i = 0; i < 4; i++) {
             const float one = 1, minus = -1, *b = &bad[i];
             float decay, beta;
@@ -182,7 +182,7 @@ static void test_not_finite(void **state)
 static void test_rope(void **state)
 {
     (void)state;
-    for (int v = 0; v < n_variants; v++) {
+    FOR_EACH_VARIANT (v, rope) {
         float *x = guarded_floats(256), *before = guarded_floats(256);
         float *cosines = guarded_floats(32), *sines = guarded_floats(32);
         fill(x, 256, FILL_NORMAL, 1);
@@ -213,7 +213,7 @@ static void test_activations(void **state)
 {
     (void)state;
     enum { N = 1032 };
-    for (int v = 0; v < n_variants; v++) {
+    FOR_EACH_VARIANT (v, swiglu) {
         float *gate = guarded_floats(N), *up = guarded_floats(N), *out = guarded_floats(N);
         fill_range(gate, N);
         fill(up, N, FILL_NORMAL, 1);
@@ -256,7 +256,7 @@ static void test_activations(void **state)
 static void test_add_scaled(void **state)
 {
     (void)state;
-    for (int v = 0; v < n_variants; v++)
+    FOR_EACH_VARIANT (v, add_scaled)
         for (int32_t n = 0; n < 70; n++) {
             float *y = guarded_floats(80), *x = guarded_floats(80), before[80];
             fill(x, 80, FILL_NORMAL, 1);
@@ -276,7 +276,7 @@ static void test_router_top_k(void **state)
 {
     (void)state;
     enum { MOST = 256 };
-    for (int v = 0; v < n_variants; v++)
+    FOR_EACH_VARIANT (v, router_top_k)
         for (int round = 0; round < 60; round++) {
             int32_t n = round % 3 == 0 ? 16 : MOST, k = 1 + round % 9;
             float *logits = guarded_floats((size_t)n), *weights = guarded_floats((size_t)k);
@@ -309,7 +309,7 @@ static void test_router_not_finite(void **state)
 {
     (void)state;
     static const float bad[] = {NAN, INFINITY, -INFINITY};
-    for (int v = 0; v < n_variants; v++)
+    FOR_EACH_VARIANT (v, router_top_k)
         for (int round = 0; round < 3 * 16; round++) {
             float logits[16], weights[8];
             int32_t experts[8];
@@ -329,7 +329,7 @@ static void test_f32_to_f16(void **state)
 {
     (void)state;
     enum { N = 4096 };
-    for (int v = 0; v < n_variants; v++) {
+    FOR_EACH_VARIANT (v, f32_to_f16) {
         float *x = guarded_floats(N);
         uint16_t *out = guarded(N * sizeof *out);
         static const float special[] = {0,          -0.0f,    65504,  65519,    65520,

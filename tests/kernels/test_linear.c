@@ -27,7 +27,7 @@ static void test_dequantize(void **state)
     (void)state;
     for (int f = 0; f < 3; f++) {
         matrix m = random_matrix(formats[f], 5, 320, 11);
-        for (int v = 0; v < n_variants; v++) {
+        FOR_EACH_VARIANT (v, dequantize) {
             for (int32_t first = 0; first < 320; first += 64) {
                 float *out = guarded_floats((size_t)(320 - first));
                 variants[v].dequantize(&m, 3, first, 320 - first, out);
@@ -71,7 +71,7 @@ static void test_gemv_f32(void **state)
     (void)state;
     for (int f = 0; f < 3; f++)
         for (int c = 0; c < N_COLS; c++)
-            for (int v = 0; v < n_variants; v++) {
+            FOR_EACH_VARIANT (v, gemv_f32) {
                 matrix m = random_matrix(formats[f], 7, some_cols[c], 23);
                 check_gemv_f32(&variants[v], &m, FILL_NORMAL, 1 + (c + v) % GEMV_MAX_INPUTS);
                 check_gemv_f32(&variants[v], &m, (fill_kind)(c % N_FILLS), GEMV_MAX_INPUTS);
@@ -127,7 +127,7 @@ static void check_gemv_q4(const cpu_kernels *k, int32_t cols, int32_t n)
 static void test_gemv_q4(void **state)
 {
     (void)state;
-    for (int v = 0; v < n_variants; v++)
+    FOR_EACH_VARIANT (v, gemv_q4)
         for (int c = 0; c < N_COLS; c++)
             for (int32_t n = 1; n <= GEMV_MAX_INPUTS; n++)
                 check_gemv_q4(&variants[v], some_cols[c], n);
@@ -169,7 +169,7 @@ static void check_quantize(const cpu_kernels *k, fill_kind kind)
 static void test_quantize(void **state)
 {
     (void)state;
-    for (int v = 0; v < n_variants; v++)
+    FOR_EACH_VARIANT (v, gemv_q4)
         for (int kind = 0; kind < N_FILLS; kind++) check_quantize(&variants[v], (fill_kind)kind);
 }
 
@@ -179,7 +179,7 @@ static void test_quantize_not_finite(void **state)
     (void)state;
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     enum { COLS = 256 };
-    for (int v = 0; v < n_variants; v++)
+    FOR_EACH_VARIANT (v, gemv_q4)
         for (int i = 0; i < 3; i++) {
             float *x = guarded_floats(COLS), *y = guarded_floats(1);
             fill(x, COLS, FILL_NORMAL, 3);
@@ -251,7 +251,7 @@ static void test_gemm(void **state)
 {
     (void)state;
     static const int32_t some_n[] = {1, 2, 7, 8, 9, 16, 17, 31, 64};
-    for (int v = 0; v < n_variants; v++) {
+    FOR_EACH_VARIANT (v, gemm) {
         for (int i = 0; i < 9; i++)
             for (int f = 0; f < (rounds_to_bf16(&variants[v]) ? 1 : 3); f++)
                 check_gemm(&variants[v], formats[f], some_cols[i % 6], some_n[i], FILL_NORMAL);
@@ -268,7 +268,7 @@ static void test_gemm_bf16(void **state)
 {
     (void)state;
     enum { COLS = 576, N = 19, ROWS = 33 };
-    for (int v = 0; v < n_variants; v++) {
+    FOR_EACH_VARIANT (v, gemm) {
         const cpu_kernels *k = &variants[v];
         if (!rounds_to_bf16(k)) continue;
         matrix m = random_matrix(MATRIX_Q4, ROWS, COLS, 4);
@@ -298,7 +298,7 @@ static void test_gemm_not_finite(void **state)
 {
     (void)state;
     enum { COLS = 128, N = 9, ROWS = 4 };
-    for (int v = 0; v < n_variants; v++) {
+    FOR_EACH_VARIANT (v, gemm) {
         const cpu_kernels *k = &variants[v];
         matrix m = random_matrix(MATRIX_Q4, ROWS, COLS, 4);
         float *x = guarded_floats(N * COLS), *y = guarded_floats(N * ROWS);

@@ -1,5 +1,6 @@
 /* The CPU backend's numbers on oracle-a: logits and hidden states of an independent implementation,
  * and the promises of DESIGN "Same bits" and "Numbers". */
+#include "support/kernels.h"
 #include "support/oracle.h"
 #include "support/support.h"
 
@@ -82,7 +83,7 @@ static void test_fast(void **state)
         if (!runs(*isa) || strcmp(*isa, "f32") == 0) continue;
         backend *b = oracle_open(*isa);
         backend_sequence *s = oracle_create(b);
-        bool bf16 = strcmp(*isa, "c-bf16") == 0 || strcmp(*isa, "amx") == 0;
+        bool bf16 = isa_rounds_to_bf16(*isa);
         float *logits = oracle_prefill_all(b, s);
         assert_close(logits, oracle_gold("logits_mlx4"), (size_t)N * V, bf16 ? 6e-2 : 1e-2, *isa);
         cpu_ops()->sequence_reset(b, s);

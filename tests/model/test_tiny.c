@@ -1,6 +1,7 @@
 /* models/tiny against transformers (tests/data/tiny_goldens.safetensors, made by
  * tools/make_tiny_goldens.py), and the fast profiles against the reference. */
 #include "engine/engine.h"
+#include "support/kernels.h"
 #include "support/support.h"
 
 #include <math.h>
@@ -203,11 +204,6 @@ static void test_reference_against_transformers(void **state)
           (limits){0.99, 1e-3, 1e-4});
 }
 
-static bool is_bf16(const char *isa)
-{
-    return strcmp(isa, "c-bf16") == 0 || strcmp(isa, "amx") == 0;
-}
-
 static void test_fast_prefill(void **state)
 {
     (void)state;
@@ -216,7 +212,7 @@ static void test_fast_prefill(void **state)
     for (const char *const *isa = calla_isa_names(); *isa; isa++) {
         if (strcmp(*isa, "auto") == 0 || strcmp(*isa, "f32") == 0) continue;
         predict(*isa, p);
-        check(*isa, p, &gold->reference, N, is_bf16(*isa) ? LIMITS_BF16 : LIMITS_EXACT);
+        check(*isa, p, &gold->reference, N, isa_rounds_to_bf16(*isa) ? LIMITS_BF16 : LIMITS_EXACT);
     }
     free(p);
 }

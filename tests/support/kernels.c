@@ -25,6 +25,24 @@ void variants_init(void)
     }
 }
 
+bool variant_is_new(int v, size_t offset)
+{
+    typedef void function(void);
+    for (int i = 0; i < v; i++)
+        if (memcmp((const char *)&variants[i] + offset, (const char *)&variants[v] + offset,
+                   sizeof(function *)) == 0)
+            return false;
+    return true;
+}
+
+bool isa_rounds_to_bf16(const char *isa)
+{
+    calla_error err;
+    cpu_kernels k;
+    assert_ok(cpu_kernels_select(isa, CALLA_LAYOUT_MLX4, &k, &err), &err);
+    return k.gemm_rounds;
+}
+
 /* ---- guarded memory ---- */
 
 enum { GUARD = 64, MAX_GUARDED = 256 };

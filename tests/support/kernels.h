@@ -12,6 +12,15 @@ extern cpu_kernels variants[MAX_VARIANTS];
 extern int n_variants;
 void variants_init(void);
 
+/* Loops over the tables whose function `kernel` no table before them has. */
+#define FOR_EACH_VARIANT(v, kernel)                                                                \
+    for (int v = 0; v < n_variants; v++)                                                           \
+        if (variant_is_new(v, offsetof(cpu_kernels, kernel)))
+bool variant_is_new(int v, size_t offset);
+
+/* Whether prefill in this isa rounds to bf16, which tests of whole models allow for. */
+bool isa_rounds_to_bf16(const char *isa);
+
 /* 64-byte aligned, zeroed, between guard bytes; freed by guarded_check. */
 void *guarded(size_t n_bytes);
 float *guarded_floats(size_t n);
