@@ -18,7 +18,7 @@ DESTDIR ?=
 # Tests run side by side, one per processor.
 JOBS    ?= $(shell nproc)
 
-.PHONY: all demo test soak install format check-format clean deps build
+.PHONY: all demo test soak install format check-format clean deps build sysroot-aarch64
 
 all: build
 
@@ -48,6 +48,10 @@ test: build
 # Long runs: tests/soak/*.sh, each given the program, the build folder and the source folder.
 soak: build
 	@for s in tests/soak/*.sh; do echo "== $$s"; bash $$s $(BUILD)/calla $(BUILD) . || exit 1; done
+
+# What cross-compiling for 64-bit Arm links with (preset aarch64): the same libraries, unpacked.
+sysroot-aarch64:
+	@tools/make-sysroot.sh arm64 build-sysroot-aarch64 $(filter lib%,$(PACKAGES))
 
 install: build
 	DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(PREFIX)"
