@@ -6,6 +6,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
+/* CALLA_TEST_FILTER in the environment names the only tests of a program to run, with * and ?. */
+__attribute__((constructor)) static void set_filter(void)
+{
+    cmocka_set_test_filter(getenv("CALLA_TEST_FILTER"));
+}
+
 void assert_ok(calla_status status, const calla_error *err)
 {
     if (status != CALLA_OK) fail_msg("status %d: %s", status, err ? err->message : "");
