@@ -26,7 +26,8 @@ struct server {
     pthread_t engine_thread;
     bool engine_thread_runs;
     pthread_mutex_t lock;
-    pthread_cond_t state_changed;
+    pthread_cond_t changed; /* the state or n_requests; on CLOCK_MONOTONIC */
+    int32_t n_requests;     /* under the lock: begun, and not yet answered to the last byte */
     _Atomic server_state state;
     calla_error error; /* once the state is SERVER_FAILED */
     /* Set by the engine thread before the state is SERVER_OK, then constant. */

@@ -158,6 +158,14 @@ void http_respond_reply(http_request *r)
 
 /* ---- requests ---- */
 
+static void count_request(server *s, int32_t n)
+{
+    pthread_mutex_lock(&s->lock);
+    s->n_requests += n;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
 static bool matches(const endpoint *p, const char *path)
 {
     size_t n = strlen(p->path);
@@ -286,6 +294,7 @@ static http_request *begin(server *s, struct MHD_Connection *connection, const c
 {
     http_request *r = calloc(1, sizeof *r);
     if (!r) return NULL;
+    count_request(s, 1);
     r->server = s;
     r->connection = connection;
     r->start_ns = clock_ns();
@@ -360,9 +369,7 @@ static void on_completed(void *user, struct MHD_Connection *connection, void **s
                          enum MHD_RequestTerminationCode how)
 {
     http_request *r = *state;
-    (void)user;
-    (void)connection;
-    (void)how;
+    (void)user, (void)connection, (void)how;
     if (!r) return;
     metrics *m = &r->server->metrics;
     if (r->reply) { /* whoever is left of it: the log wants the end */
@@ -372,6 +379,7 @@ static void on_completed(void *user, struct MHD_Connection *connection, void **s
     }
     if (r->status >= 200 && r->status < 600) metrics_add(&m->requests[r->status / 100], 1);
     log_request(r);
+    count_request(r->server, -1);
     reply_free(r->reply);
     json_decref(r->json);
     strbuf_free(&r->body);

@@ -34,6 +34,7 @@ struct scheduler {
     slot slots[BACKEND_MAX_SEQUENCES]; /* [config.n_parallel] */
     int32_t turn;                      /* the slot whose prompt was last worked on */
     double tokens_per_ns;              /* of prefill, 0 = not known */
+    char last_user[64];                /* whose job was started last */
     idle_work *idle;                   /* with strict_cache */
     calla_error broken;                /* code 0, or why the engine is of no use */
 };
@@ -209,16 +210,21 @@ static void end_what_is_due(scheduler *s)
     }
 }
 
+static bool same_user(const char *a, const char *b)
+{
+    return a && b && strncmp(a, b, sizeof((scheduler *)0)->last_user - 1) == 0;
+}
+
+/* How much the job's user has of the server already; whoever came last comes after equals. */
 static int32_t user_load(const scheduler *s, const job *j)
 {
+    const char *user = j->request.user;
     int32_t n = 0;
     for (int32_t i = 0; i < s->config.n_parallel; i++) {
         const job *other = s->slots[i].job;
-        if (!other) continue;
-        const char *a = j->request.user, *b = other->request.user;
-        n += other == j || (a && b && strcmp(a, b) == 0);
+        n += other && (other == j || same_user(user, other->request.user));
     }
-    return n;
+    return 2 * n + same_user(user, s->last_user);
 }
 
 /* The choice to start next. A further choice of a prompt waits until the prompt has been run, and
@@ -250,6 +256,9 @@ static void start_choice(scheduler *s, slot *t, job *j)
         if (j->n_started++ == 0) s->n_waiting--;
         pthread_mutex_unlock(&s->lock);
     }
+    const char *user = j->request.user;
+    snprintf(s->last_user, sizeof s->last_user, "%.*s", (int)sizeof s->last_user - 1,
+             user ? user : "");
     if (choice == 0) {
         j->stats.started_ns = clock_ns();
         histogram_add(&s->config.metrics->queue, j->stats.started_ns - j->stats.submitted_ns);

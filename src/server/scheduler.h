@@ -4,7 +4,8 @@
  * Each round of the engine thread admits jobs to free slots, prefills a piece of one prompt, then
  * makes one step for all answers together: so a long prompt delays the others' next token by one
  * piece only, and the pieces are as long as fits PIECE_NS. Prompts take turns. Of the waiting jobs
- * comes first the one whose user has the fewest running answers, then the oldest. */
+ * comes first the one whose user has the fewest running answers, then one of another user than came
+ * last, then the oldest. */
 #ifndef CALLA_SERVER_SCHEDULER_H
 #define CALLA_SERVER_SCHEDULER_H
 

@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BACKLOG = 128 };
+enum { BACKLOG = 128, READER_SECONDS = 5 };
 #define REPLAY_BYTES ((int64_t)64 << 20)
 
 /* ---- options ---- */
@@ -119,7 +119,7 @@ static void set_state(server *s, server_state state, const calla_error *err)
     pthread_mutex_lock(&s->lock);
     if (err) s->error = *err;
     atomic_store(&s->state, state);
-    pthread_cond_broadcast(&s->state_changed);
+    pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -195,7 +195,11 @@ calla_status server_start(const server_options *options, server **out, calla_err
     s->access = (access_rules){o->api_key, o->hosts, o->n_hosts, o->origins, o->n_origins};
     metrics_init(&s->metrics);
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->state_changed, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     CALLA_TRY_GOTO(check_options(o, err), fail);
     CALLA_TRY_GOTO(create_parts(s, err), fail);
     int failure = pthread_create(&s->engine_thread, NULL, run_engine, s);
@@ -229,12 +233,24 @@ void server_get_engine_info(const server *s, calla_engine_info *info)
 calla_status server_wait_ready(server *s, calla_error *err)
 {
     pthread_mutex_lock(&s->lock);
-    while (atomic_load(&s->state) == SERVER_LOADING) pthread_cond_wait(&s->state_changed, &s->lock);
+    while (atomic_load(&s->state) == SERVER_LOADING) pthread_cond_wait(&s->changed, &s->lock);
     bool failed = atomic_load(&s->state) == SERVER_FAILED;
     if (failed && err) *err = s->error;
     calla_status status = failed ? s->error.code : CALLA_OK;
     pthread_mutex_unlock(&s->lock);
     return status;
+}
+
+/* The engine is done; answers may still be on their way to readers, who have a little time. */
+static void wait_for_readers(server *s)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += READER_SECONDS;
+    pthread_mutex_lock(&s->lock);
+    while (s->n_requests > 0 && pthread_cond_timedwait(&s->changed, &s->lock, &until) == 0)
+        continue;
+    pthread_mutex_unlock(&s->lock);
 }
 
 calla_status server_stop(server *s, int64_t grace_ms, calla_error *err)
@@ -244,6 +260,7 @@ calla_status server_stop(server *s, int64_t grace_ms, calla_error *err)
     scheduler_stop(s->scheduler, clock_ns() + grace_ms * 1000000);
     if (s->engine_thread_runs) pthread_join(s->engine_thread, NULL);
     s->engine_thread_runs = false;
+    wait_for_readers(s);
     bool failed = server_get_state(s) == SERVER_FAILED;
     if (failed && err) *err = s->error;
     return failed ? s->error.code : CALLA_OK;
@@ -257,7 +274,7 @@ void server_free(server *s)
     scheduler_free(s->scheduler);
     replay_free(s->replay);
     calla_tokenizer_close(s->tokenizer);
-    pthread_cond_destroy(&s->state_changed);
+    pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
     free(s->models);
     free(s);

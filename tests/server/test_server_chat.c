@@ -102,6 +102,27 @@ static void a_stream_says_the_same_in_chunks(void **state)
     answer_clear(&a);
 }
 
+static void progress_is_told_on_request(void **state)
+{
+    (void)state;
+    char text[3000] = "Tell me more.";
+    while (strlen(text) < 2900) strcat(text, " And more.");
+    answer_t a = post(with(chat(text), "{s:b, s:{s:b}, s:i}", "stream", 1, "stream_options",
+                           "include_progress", 1, "max_tokens", 1));
+    json_t *events = client_events(&a);
+    int64_t done = 0, total = 0;
+    for (size_t i = 0; i < json_array_size(events); i++) {
+        const json_t *progress = json_at(json_array_get(events, i), "progress");
+        if (!progress) continue;
+        assert_true(int_at(progress, "done") >= done);
+        done = int_at(progress, "done"), total = int_at(progress, "total");
+    }
+    assert_true(total > 500);
+    assert_int_equal(done, total);
+    json_decref(events);
+    answer_clear(&a);
+}
+
 /* ---- thinking ---- */
 
 static void expect_thinking(json_t *body, bool expected)
@@ -432,6 +453,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_answer_has_openais_shape),
         cmocka_unit_test(a_stream_says_the_same_in_chunks),
+        cmocka_unit_test(progress_is_told_on_request),
         cmocka_unit_test(thinking_is_switched_in_every_dialect),
         cmocka_unit_test(a_thinking_budget_ends_the_reasoning),
         cmocka_unit_test(stop_texts_end_the_content),

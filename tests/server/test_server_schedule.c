@@ -171,6 +171,40 @@ static void long_prompts_do_not_stall_streams(void **state)
     client_stop(s);
 }
 
+/* Who asks for much does not keep others waiting: of requests in the queue, users take turns. */
+static void users_take_turns(void **state)
+{
+    (void)state;
+    server_options options = client_options();
+    options.n_parallel = 1;
+    server *s = client_start(&options);
+    char *bodies[5];
+    caller callers[5] = {0};
+    for (int i = 0; i < 5; i++) { /* the last is of another user */
+        char *text = endless(s, i == 0 ? 1500 : 20, false);
+        json_t *body = json_loads(text, 0, NULL);
+        json_object_set_new(body, "user", json_string(i < 4 ? "busy" : "other"));
+        bodies[i] = json_dumps(body, 0);
+        json_decref(body);
+        free(text);
+    }
+    for (int i = 0; i < 5; i++) {
+        begin(&callers[i], s, bodies[i]);
+        if (i == 0)
+            wait_for(s, "calla_choices_running", 1);
+        else
+            wait_for(s, "calla_jobs_queued", i);
+    }
+    for (int i = 0; i < 5; i++) end(&callers[i]);
+    for (int i = 1; i < 4; i++) assert_true(callers[4].end_ns < callers[i].end_ns);
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(callers[i].answer.status, 200);
+        answer_clear(&callers[i].answer);
+        free(bodies[i]);
+    }
+    client_stop(s);
+}
+
 static void clients_that_leave_free_their_place(void **state)
 {
     (void)state;
@@ -275,7 +309,7 @@ static void a_shutdown_lets_answers_finish_or_cuts_them_off(void **state)
         server_options options = client_options();
         options.n_parallel = 1;
         server *s = client_start(&options);
-        char *body = endless(s, grace ? 100 : 1900, false);
+        char *body = endless(s, grace ? 600 : 1900, false);
         caller first = {0}, second = {0};
         begin(&first, s, body);
         wait_for(s, "calla_choices_running", 1);
@@ -344,6 +378,7 @@ int main(void)
         cmocka_unit_test(a_full_queue_is_a_429),
         cmocka_unit_test(answers_run_side_by_side_and_are_the_same),
         cmocka_unit_test(long_prompts_do_not_stall_streams),
+        cmocka_unit_test(users_take_turns),
         cmocka_unit_test(clients_that_leave_free_their_place),
         cmocka_unit_test(silence_is_filled_with_comments),
         cmocka_unit_test(requests_have_a_time_limit),
