@@ -10,10 +10,10 @@ tool() {
 }
 objdump=$(tool OBJDUMP) nm=$(tool NM)
 case $("$objdump" -f "$build/CMakeFiles/calla_objects.dir/src/base/error.c.o" | sed -n 's/^architecture: \([^,]*\).*/\1/p') in
-i386:x86-64)
+i386:x86-64 | x86_64)
     # VEX and EVEX encodings, masks and tiles, BMI, and what SSE got after SSE2.
     beyond='v[a-z0-9]+|k(mov|or|and|xor|not|shift)[a-z]*|tile[a-z0-9]+|tdp[a-z0-9]+'
-    beyond+='|andn|bextr|bls(i|r|msk)|bzhi|mulx|pdep|pext|rorx|sarx|shlx|shrx|popcnt|lzcnt|movbe|crc32[bwlq]?'
+    beyond+='|andn|bextr|bls(i|r|msk)|bzhi|mulx|pdep|pext|rorx|sarx|shlx|shrx|popcnt|lzcnt|movbe|crc32'
     beyond+='|h(add|sub)p[sd]|addsubp[sd]|mov(s[hl]|d)dup|lddqu'
     beyond+='|pshufb|palignr|pabs[bwd]|ph(add|sub)[a-z]+|pmulhrsw|pmaddubsw|psign[bwd]'
     beyond+='|p(min|max)(sb|sd|ud|uw)|pmov[sz]x[a-z]+|pmul(ld|dq)|p(extr|insr)[bdq]|pblend(vb|w)|packusdw'
@@ -29,14 +29,14 @@ aarch64)
     ;;
 esac
 
-# Mnemonics of an object, with operands where they matter.
+# The instructions of an object, as GNU's objdump or LLVM's (which adds sizes to some) prints them.
 instructions() {
-    "$objdump" -d --no-show-raw-insn "$1" | sed -n 's/^ *[0-9a-f]*:\t//p'
+    "$objdump" -d --no-show-raw-insn "$1" | sed -n 's/^ *[0-9a-f]*: *\t//p'
 }
 generic=$(find "$build"/CMakeFiles/calla*.dir -name '*.o' ! -path '*/src/cpu/simd/*')
 n=0
 for object in $generic; do
-    found=$(instructions "$object" | grep -E "^($beyond)\b" | head -3)
+    found=$(instructions "$object" | grep -E "^($beyond)[bwlq]?\b" | head -3)
     [ -z "$found" ] || fail "$object: instructions beyond the base: $found"
     n=$((n + 1))
 done
