@@ -55,7 +55,7 @@ void cli_engine_options(cli_engine_args *args, cli_option options[CLI_N_ENGINE_O
     calla_engine_options *o = &args->options;
     const cli_option table[] = {
         {'m', "model", "DIR", cli_text(&args->model), "checkpoint directory"},
-        {0, "backend", "NAME", cli_text(&o->backend), "auto, cpu [auto]"},
+        {0, "backend", "NAME", cli_text(&o->backend), "auto, cpu, cuda [auto]"},
         {0, "isa", "NAME", cli_text(&o->isa), "auto, f32 (the reference), c ... [auto]"},
         {0, "kv", "TYPE", cli_other(take_kv, &o->kv), "f32, fp16 [fp16; f32 with --isa f32]"},
         {0, "threads", "N", cli_int32(&o->n_threads, 1, 1024),

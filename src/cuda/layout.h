@@ -49,11 +49,12 @@ typedef struct w4_matrix {
     int32_t cols;
 } w4_matrix;
 
-static inline int32_t w4_strips(int32_t rows)
+static inline int32_t w4_strips(int64_t rows)
 {
-    return (rows + W4_ROW_MULTIPLE - 1) / W4_ROW_MULTIPLE * (W4_ROW_MULTIPLE / W4_STRIP_ROWS);
+    return (int32_t)((rows + W4_ROW_MULTIPLE - 1) / W4_ROW_MULTIPLE *
+                     (W4_ROW_MULTIPLE / W4_STRIP_ROWS));
 }
-static inline size_t w4_bytes(int32_t rows, int32_t cols)
+static inline size_t w4_bytes(int64_t rows, int32_t cols)
 {
     return (size_t)w4_strips(rows) * (size_t)(cols / W4_GROUP) * W4_BLOCK_BYTES;
 }

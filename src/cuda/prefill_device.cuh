@@ -23,11 +23,13 @@ __device__ __forceinline__ uint32_t shared_address(const void *p)
 
 /* ---- numbers ---- */
 
-/* To half with magnitudes beyond 65504 clamped; NaN stays NaN. */
+/* To half with magnitudes beyond 65504 clamped; NaN and infinity stay what they are. */
 __device__ __forceinline__ __half to_half(float v)
 {
-    asm("min.NaN.f32 %0, %0, 0f477FE000;\n\tmax.NaN.f32 %0, %0, 0fC77FE000;" : "+f"(v));
-    return __float2half_rn(v);
+    bool infinite = fabsf(v) == __uint_as_float(0x7f800000u);
+    float w = v;
+    asm("min.NaN.f32 %0, %0, 0f477FE000;\n\tmax.NaN.f32 %0, %0, 0fC77FE000;" : "+f"(w));
+    return __float2half_rn(infinite ? v : w);
 }
 
 __device__ __forceinline__ float sigmoid(float x)

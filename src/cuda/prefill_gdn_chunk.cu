@@ -177,7 +177,9 @@ static __device__ void prepare_gates(const prefill_gdn_args &a, prepare_shared *
         float other = __shfl_up_sync(0xffffffffu, sum, i);
         if (lane >= i) sum += other;
     }
-    float total = __shfl_sync(0xffffffffu, sum, 31), sums[2] = {sum - g[1], sum};
+    /* The first of a pair must not know the second, which may not be there yet. */
+    float before = __shfl_up_sync(0xffffffffu, sum, 1);
+    float total = __shfl_sync(0xffffffffu, sum, 31), sums[2] = {(lane ? before : 0) + g[0], sum};
     for (int i = 0; i < 2; i++) {
         int t = lane * 2 + i;
         s->sum[which][t] = sums[i];

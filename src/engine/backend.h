@@ -22,14 +22,19 @@ enum {
 };
 
 typedef struct backend_options {
-    const char *isa;       /* kernel choice, NULL or "auto" = best; meaning is the backend's */
-    bool kv_f32, kv_fp16;  /* KV element asked for; neither = the profile's default */
-    int32_t n_threads;     /* >= 1 */
-    bool pin;              /* keep them on the processors of one memory node */
-    int32_t n_ctx;         /* tokens a sequence may hold */
-    int32_t n_sequences;   /* sequences that may exist at once */
-    int32_t prefill_chunk; /* most rows of one prefill call's internal chunk */
-    int32_t n_snapshots;   /* snapshots that may exist at once, for sizing pools */
+    const char *isa;        /* kernel choice, NULL or "auto" = best; meaning is the backend's */
+    bool kv_f32, kv_fp16;   /* KV element asked for; neither = the profile's default */
+    int32_t n_threads;      /* >= 1 */
+    bool pin;               /* keep them on the processors of one memory node */
+    int32_t n_ctx;          /* tokens a sequence may hold */
+    int32_t n_sequences;    /* sequences that may exist at once */
+    int32_t prefill_chunk;  /* most rows of one prefill call's internal chunk */
+    int32_t n_snapshots;    /* snapshots that may exist at once, for sizing pools */
+    int32_t n_vocab_tokens; /* ids below this can be sampled; 0 = all rows of logits */
+    /* Of `open`, where it takes long; each may be NULL. */
+    void (*progress)(void *user, const char *phase, int64_t done, int64_t total);
+    void *progress_user;
+    const atomic_bool *cancel;
 } backend_options;
 
 typedef struct backend_capabilities {
@@ -45,14 +50,20 @@ typedef enum logits_mode { LOGITS_NONE, LOGITS_LAST, LOGITS_ALL } logits_mode;
 /* One sequence's part of a step. */
 typedef struct step_request {
     backend_sequence *sequence;
-    int32_t token;                  /* to run, or TOKEN_LAST_SAMPLED */
-    const calla_sampling *sampling; /* used if samples_on_device */
+    int32_t token; /* to run, or TOKEN_LAST_SAMPLED */
+    /* If samples_on_device: how to choose the next token, or NULL for its logits instead. Both and
+     * the lists are borrowed until step_wait returns. */
+    const calla_sampling *sampling;
+    /* What penalties look at: the different tokens generated so far, how often each was. */
+    const int32_t *generated;        // [n_generated]
+    const int32_t *generated_counts; // [n_vocab] by id
+    int32_t n_generated;
 } step_request;
 
 typedef struct step_result {
     const float
         *logits; /* [n_vocab] f32 owned by the backend until the next call; NULL if sampled */
-    calla_sampled sampled; /* if samples_on_device */
+    calla_sampled sampled; /* if samples_on_device; token -1 if bias and mask leave none */
 } step_result;
 
 /* See backend_ops.set_route. */
@@ -107,6 +118,10 @@ typedef struct backend_ops {
                                 calla_error *err);
     calla_status (*step_wait)(backend *b, step_result *results, int32_t n,
                               const calla_control *control, calla_error *err);
+
+    /* The logits [n_vocab] of row i of the last step, which sampled from them. NULL unless
+     * samples_on_device. */
+    calla_status (*step_logits)(backend *b, int32_t i, float *logits, calla_error *err);
 
     /* A snapshot shares the KV blocks and copies the recurrent state. CALLA_ERR_MEMORY when none is
      * left. restore makes s equal to what it was. */

@@ -2,5 +2,12 @@
 #include "engine/backend.h"
 
 extern const backend_ops cpu_backend;
+#ifdef CALLA_HAVE_CUDA
+extern const backend_ops cuda_backend;
+#endif
 
-const backend_ops *const backends[] = {&cpu_backend, NULL};
+const backend_ops *const backends[] = {
+#ifdef CALLA_HAVE_CUDA
+    &cuda_backend,
+#endif
+    &cpu_backend, NULL};

@@ -214,10 +214,13 @@ calla_status engine_create(const backend_ops *const *candidates, model_weights *
     e->weights = *weights;
     e->vocabulary = vocabulary;
     CALLA_TRY_GOTO(resolve_options(&e->weights.config, options, &e->options, err), fail);
+    e->options.n_vocab_tokens = vocabulary.n_tokens;
+    e->options.progress = options->progress;
+    e->options.progress_user = options->progress_user;
+    e->options.cancel = options->cancel;
     open_context context = {e, options, false};
     CALLA_TRY_GOTO(choose_backend(candidates, options->backend, open_backend, &context, err), fail);
     e->ops->capabilities(e->backend, &e->capabilities);
-    assert(!e->capabilities.samples_on_device); /* sessions sample from the step's logits */
     set_stride(e, options->snapshot_stride);
     e->keep_decoded = options->keep_decoded;
     set_info(e);
@@ -338,8 +341,8 @@ calla_status calla_engine_plan(const char *dir, const calla_engine_options *opti
 
 const char *const *calla_isa_names(void)
 {
-    static const char *const automatic[] = {"auto", NULL};
-    for (int i = 0; backends[i]; i++)
-        if (backends[i]->isa_names) return backends[i]->isa_names();
-    return automatic;
+    /* Of the last backend: the one that every machine has. */
+    int last = 0;
+    while (backends[last + 1]) last++;
+    return backends[last]->isa_names();
 }

@@ -368,6 +368,14 @@ static int32_t draw(sampler *s, const draw_context *d, const calla_sampling *p, 
 
 /* ---- all of it ---- */
 
+calla_status sampler_none_left(int32_t n_tokens, int64_t position, calla_error *err)
+{
+    return error_set(err, CALLA_ERR_INPUT,
+                     "no token is left to sample at position %lld: logit bias and token mask "
+                     "exclude all %d",
+                     (long long)position, n_tokens);
+}
+
 calla_status sampler_choose(sampler *s, const float *logits, const calla_sampling *p,
                             const token_counts *generated, int64_t position, calla_sampled *out,
                             calla_error *err)
@@ -382,11 +390,7 @@ calla_status sampler_choose(sampler *s, const float *logits, const calla_samplin
 
     int32_t best;
     float max = find_largest(s->values, n, &best);
-    if (max == -INFINITY)
-        return error_set(err, CALLA_ERR_INPUT,
-                         "no token is left to sample at position %lld: logit bias and token mask "
-                         "exclude all %d",
-                         (long long)position, n);
+    if (max == -INFINITY) return sampler_none_left(n, position, err);
     double log_total = log(sum_exponentials(s->values, n, max, 1));
 
     /* A temperature so low that its inverse overflows is greedy. */

@@ -41,6 +41,9 @@ calla_status sampling_check(const calla_sampling *sampling, int32_t n_tokens, ca
 /* CALLA_ERR_NUMERIC naming the position and the id if one of logits[n] is NaN or infinite. */
 calla_status logits_check(const float *logits, int64_t n, int64_t position, calla_error *err);
 
+/* The error of sampler_choose when bias and mask leave no token: CALLA_ERR_INPUT. */
+calla_status sampler_none_left(int32_t n_tokens, int64_t position, calla_error *err);
+
 /* Chooses the token at timeline position `position` from logits [>= n_tokens] f32. The parameters
  * have passed sampling_check. Errors: CALLA_ERR_NUMERIC as logits_check, CALLA_ERR_INPUT when bias
  * and mask leave no token. */

@@ -349,11 +349,42 @@ static bool none_moved(calla_session *const *sessions, const int64_t *before, in
     return true;
 }
 
-/* Runs tokens[i] in sessions[i], i < n, as one decode step. logits[i] are the backend's until its
- * next call. When it fails, a session is as it was, or has run its token and keeps the logits, or
- * is empty because its state is not to be trusted. */
-static calla_status step(calla_session *const *sessions, const int32_t *tokens, int32_t n,
-                         const calla_control *control, const float **logits, calla_error *err)
+/* What is known after a session's last token. */
+typedef struct outcome {
+    const float *logits;   /* the session's own or the backend's, until its next call; or NULL: */
+    calla_sampled sampled; /* the device has chosen from them, */
+    int32_t row;           /* which are row `row` of the last step */
+} outcome;
+
+/* Keeps the logits for another try: a session that loses them is empty. */
+static void keep_outcome(calla_session *s, const outcome *o)
+{
+    calla_engine *e = s->engine;
+    calla_error ignored;
+    if (o->logits) {
+        if (o->logits != s->logits) keep_logits(s, o->logits);
+    } else if (e->ops->step_logits(e->backend, o->row, s->logits, &ignored) == CALLA_OK) {
+        s->has_logits = true;
+    } else {
+        empty(s);
+    }
+}
+
+/* Whether row i of a step that has run gave what it should. */
+static calla_status check_row(const calla_session *s, const step_result *result, int64_t position,
+                              calla_error *err)
+{
+    if (result->logits) return logits_check(result->logits, s->engine->info.n_vocab, position, err);
+    if (result->sampled.token >= 0) return CALLA_OK;
+    return sampler_none_left(s->engine->vocabulary.n_tokens, position + 1, err);
+}
+
+/* Runs tokens[i] in sessions[i], i < n, as one decode step; sampling as in next_batch, or NULL for
+ * logits alone. When it fails, a session is as it was, or has run its token and keeps the logits,
+ * or is empty because its state is not to be trusted. */
+static calla_status step(calla_session *const *sessions, const int32_t *tokens,
+                         const calla_sampling *const *sampling, int32_t n,
+                         const calla_control *control, outcome *outcomes, calla_error *err)
 {
     calla_engine *e = sessions[0]->engine;
     step_request requests[BACKEND_MAX_SEQUENCES];
@@ -361,8 +392,14 @@ static calla_status step(calla_session *const *sessions, const int32_t *tokens, 
     int64_t before[BACKEND_MAX_SEQUENCES];
     if (is_cancelled(control)) return cancelled(err);
     for (int32_t i = 0; i < n; i++) {
+        const token_counts *generated = &sessions[i]->generated;
         requests[i] = (step_request){.sequence = sessions[i]->sequence, .token = tokens[i]};
         before[i] = n_run(sessions[i]);
+        if (!sampling || !e->capabilities.samples_on_device) continue;
+        requests[i].sampling = sampling[i];
+        requests[i].generated = generated->distinct;
+        requests[i].generated_counts = generated->counts;
+        requests[i].n_generated = generated->n_distinct;
     }
     calla_status run, status;
     do {
@@ -375,43 +412,45 @@ static calla_status step(calla_session *const *sessions, const int32_t *tokens, 
     for (int32_t i = 0; i < n; i++) {
         calla_status own = run;
         if (run == CALLA_OK)
-            own = logits_check(results[i].logits, e->info.n_vocab, before[i],
-                               status == CALLA_OK ? err : NULL);
-        sound[i] = own == CALLA_OK;
+            own = check_row(sessions[i], &results[i], before[i], status == CALLA_OK ? err : NULL);
+        /* CALLA_ERR_INPUT: no token was allowed; others may be. */
+        sound[i] = own == CALLA_OK || (run == CALLA_OK && own == CALLA_ERR_INPUT);
         if (sound[i]) {
             sessions[i]->decoded = true;
-            logits[i] = results[i].logits;
+            outcomes[i] = (outcome){results[i].logits, results[i].sampled, i};
         } else if (own == CALLA_ERR_NUMERIC || n_run(sessions[i]) != before[i]) {
             empty(sessions[i]);
         }
         if (status == CALLA_OK) status = own;
     }
     for (int32_t i = 0; status != CALLA_OK && i < n; i++)
-        if (sound[i]) keep_logits(sessions[i], logits[i]);
+        if (sound[i]) keep_outcome(sessions[i], &outcomes[i]);
     return status;
 }
 
-/* Runs the tokens sampled last in one step, where they were not yet. logits[i] are those after the
- * last token of sessions[i], its own or the backend's; NULL if there are none. */
-static calla_status run_pending(calla_session *const *sessions, int32_t n,
-                                const calla_control *control, const float **logits,
-                                calla_error *err)
+/* Runs the tokens sampled last in one step, where they were not yet. What is known of the others is
+ * their own logits. */
+static calla_status run_pending(calla_session *const *sessions,
+                                const calla_sampling *const *sampling, int32_t n,
+                                const calla_control *control, outcome *outcomes, calla_error *err)
 {
     calla_session *pending[BACKEND_MAX_SEQUENCES];
+    const calla_sampling *theirs[BACKEND_MAX_SEQUENCES];
     int32_t tokens[BACKEND_MAX_SEQUENCES], index[BACKEND_MAX_SEQUENCES], n_pending = 0;
-    const float *results[BACKEND_MAX_SEQUENCES];
+    outcome results[BACKEND_MAX_SEQUENCES];
     for (int32_t i = 0; i < n; i++) {
         calla_session *s = sessions[i];
-        logits[i] = s->has_logits ? s->logits : NULL;
+        outcomes[i] = (outcome){.logits = s->logits};
         if (s->n_tokens == n_run(s)) continue;
         assert(s->n_tokens == n_run(s) + 1);
         tokens[n_pending] = s->tokens[s->n_tokens - 1];
+        theirs[n_pending] = sampling ? sampling[i] : NULL;
         index[n_pending] = i;
         pending[n_pending++] = s;
     }
     if (n_pending == 0) return CALLA_OK;
-    CALLA_TRY(step(pending, tokens, n_pending, control, results, err));
-    for (int32_t k = 0; k < n_pending; k++) logits[index[k]] = results[k];
+    CALLA_TRY(step(pending, tokens, sampling ? theirs : NULL, n_pending, control, results, err));
+    for (int32_t k = 0; k < n_pending; k++) outcomes[index[k]] = results[k];
     return CALLA_OK;
 }
 
@@ -457,14 +496,18 @@ calla_status calla_session_next_batch(calla_session *const *sessions, int32_t n,
     calla_engine *e = sessions[0]->engine;
     CALLA_TRY(check_batch(sessions, n, sampling, err));
     if (is_cancelled(control)) return cancelled(err);
-    const float *logits[BACKEND_MAX_SEQUENCES];
+    outcome outcomes[BACKEND_MAX_SEQUENCES];
     calla_sampled out[BACKEND_MAX_SEQUENCES];
-    CALLA_TRY(run_pending(sessions, n, control, logits, err));
+    CALLA_TRY(run_pending(sessions, sampling, n, control, outcomes, err));
     calla_status status = CALLA_OK;
     int64_t start_ns = e->profiling ? clock_ns() : 0;
-    for (int32_t i = 0; i < n && status == CALLA_OK; i++)
-        status = sampler_choose(&e->sampler, logits[i], sampling[i], &sessions[i]->generated,
-                                sessions[i]->n_tokens, &out[i], err);
+    for (int32_t i = 0; i < n && status == CALLA_OK; i++) {
+        if (outcomes[i].logits)
+            status = sampler_choose(&e->sampler, outcomes[i].logits, sampling[i],
+                                    &sessions[i]->generated, sessions[i]->n_tokens, &out[i], err);
+        else
+            out[i] = outcomes[i].sampled;
+    }
     if (e->profiling) {
         e->sampling.ns += clock_ns() - start_ns;
         e->sampling.n_calls++;
@@ -472,7 +515,7 @@ calla_status calla_session_next_batch(calla_session *const *sessions, int32_t n,
     for (int32_t i = 0; i < n; i++) {
         calla_session *s = sessions[i];
         if (status != CALLA_OK) { /* the caller may try again with other parameters */
-            if (logits[i] != s->logits) keep_logits(s, logits[i]);
+            keep_outcome(s, &outcomes[i]);
             continue;
         }
         s->tokens[s->n_tokens++] = out[i].token;
@@ -498,13 +541,14 @@ calla_status calla_session_append(calla_session *s, int32_t token, const calla_c
         return error_set(err, CALLA_ERR_INPUT, "token %d is outside 0 ... %d", token, n_vocab - 1);
     CALLA_TRY(check_room(s, err));
     s->n_target = 0;
-    const float *result;
-    CALLA_TRY(run_pending(&s, 1, control, &result, err));
-    if (result && result != s->logits) keep_logits(s, result);
-    CALLA_TRY(step(&s, &token, 1, control, &result, err));
+    outcome result;
+    bool pending = s->n_tokens > n_run(s);
+    CALLA_TRY(run_pending(&s, NULL, 1, control, &result, err));
+    if (pending) keep_outcome(s, &result);
+    CALLA_TRY(step(&s, &token, NULL, 1, control, &result, err));
     s->tokens[s->n_tokens++] = token;
-    keep_logits(s, result);
-    memcpy(logits, result, (size_t)n_vocab * sizeof *result);
+    keep_outcome(s, &result);
+    memcpy(logits, s->logits, (size_t)n_vocab * sizeof *logits);
     return CALLA_OK;
 }
 

@@ -2,6 +2,7 @@
  * recorded token fed back. models/tiny's is from transformers (tools/make_chat_golden.py) and
  * always runs; those of the real model are mlx-lm's, in bf16, and run when CALLA_MODEL_35B names
  * its directory (docs/real-weights.md). */
+#include "support/backend.h"
 #include "support/support.h"
 
 #include <jansson.h>
@@ -93,7 +94,7 @@ static void check_golden(const char *dir, const char *isa, const char *name, tol
     const json_t *steps = json_object_get(golden, "steps");
     calla_engine *engine;
     calla_session *session;
-    calla_engine_options options = {.isa = isa, .n_ctx = 4096};
+    calla_engine_options options = {.backend = test_backend(), .isa = isa, .n_ctx = 4096};
     assert_ok(calla_engine_open(dir, &options, &engine, &err), &err);
     assert_ok(calla_session_create(engine, &session, &err), &err);
     assert_ok(calla_session_sync(session, tokens.ids, tokens.n, NULL, NULL, &err), &err);

@@ -35,19 +35,19 @@ static void check_reported(const model_weights *weights, const char *isa, const 
     backend_sequence *s = oracle_create(b);
     float logits[V];
     calla_error err;
-    if (cpu_ops()->prefill(b, s, oracle_ids, 10, LOGITS_LAST, logits, NULL, &err) !=
+    if (test_ops()->prefill(b, s, oracle_ids, 10, LOGITS_LAST, logits, NULL, &err) !=
         CALLA_ERR_NUMERIC)
         fail_msg("%s: %s: prefill reports nothing", isa, what);
-    assert_int_equal(cpu_ops()->sequence_length(b, s), 0);
+    assert_int_equal(test_ops()->sequence_length(b, s), 0);
     step_request request = {.sequence = s, .token = oracle_ids[0]};
     step_result result;
-    assert_ok(cpu_ops()->step_submit(b, &request, 1, &err), &err);
-    if (cpu_ops()->step_wait(b, &result, 1, NULL, &err) != CALLA_ERR_NUMERIC)
+    assert_ok(test_ops()->step_submit(b, &request, 1, &err), &err);
+    if (test_ops()->step_wait(b, &result, 1, NULL, &err) != CALLA_ERR_NUMERIC)
         fail_msg("%s: %s: a step reports nothing", isa, what);
-    assert_int_equal(cpu_ops()->sequence_length(b, s), 1);
-    cpu_ops()->sequence_reset(b, s);
-    assert_int_equal(cpu_ops()->sequence_length(b, s), 0);
-    cpu_ops()->close(b);
+    assert_int_equal(test_ops()->sequence_length(b, s), 1);
+    test_ops()->sequence_reset(b, s);
+    assert_int_equal(test_ops()->sequence_length(b, s), 0);
+    test_ops()->close(b);
 }
 
 /* The message says where. */
@@ -59,20 +59,20 @@ static void test_place(void **state)
     for (int i = 0; i < ORACLE_D; i++) factors[i] = i == 5 ? INFINITY : 1;
     begin(&m);
     m.layers[2].input_norm = (norm_view){.weight = {factors, ORACLE_D, true}};
-    backend_options options = oracle_options("c");
+    backend_options options = oracle_options(test_plain_isa());
     backend *b = oracle_open_with(&m.weights, &options);
     backend_sequence *s = oracle_create(b);
     float logits[V];
     calla_error err;
-    assert_error(cpu_ops()->prefill(b, s, oracle_ids, 10, LOGITS_LAST, logits, NULL, &err),
+    assert_error(test_ops()->prefill(b, s, oracle_ids, 10, LOGITS_LAST, logits, NULL, &err),
                  CALLA_ERR_NUMERIC, &err, "layer 2 of 4");
     assert_non_null(strstr(err.message, "position 0"));
     step_request request = {.sequence = s, .token = 1};
     step_result result;
-    assert_ok(cpu_ops()->step_submit(b, &request, 1, &err), &err);
-    assert_error(cpu_ops()->step_wait(b, &result, 1, NULL, &err), CALLA_ERR_NUMERIC, &err,
+    assert_ok(test_ops()->step_submit(b, &request, 1, &err), &err);
+    assert_error(test_ops()->step_wait(b, &result, 1, NULL, &err), CALLA_ERR_NUMERIC, &err,
                  "layer 2 of 4");
-    cpu_ops()->close(b);
+    test_ops()->close(b);
 }
 
 /* ---- every tensor ---- */
@@ -135,7 +135,7 @@ static void test_every_tensor(void **state)
         const char *name;
     } values[] = {{0x7fc0, "NaN"}, {0x7f80, "infinity"}, {0xff80, "-infinity"}};
     const model_config *c = &oracle_mlx4.config;
-    for (const char *const *isa = cpu_ops()->isa_names() + 1; *isa; isa++)
+    for (const char *const *isa = test_isas(); *isa; isa++)
         for (int32_t i = 2; i < 4; i++) {
             assert_int_equal(c->is_attention[i], i == 3); /* one layer of each kind */
             part parts[MAX_LAYER_PARTS];

@@ -1,4 +1,4 @@
-/* Sequences, snapshots and steps of the CPU backend: what shares memory must not show. */
+/* Sequences, snapshots and steps of a backend: what shares memory must not show. */
 #include "support/oracle.h"
 #include "support/support.h"
 
@@ -17,14 +17,14 @@ static void step_all(backend *b, backend_sequence *const *s, const int32_t *toke
     calla_error err;
     for (int32_t i = 0; i < n; i++)
         requests[i] = (step_request){.sequence = s[i], .token = tokens[i]};
-    assert_ok(cpu_ops()->step_submit(b, requests, n, &err), &err);
-    assert_ok(cpu_ops()->step_wait(b, results, n, NULL, &err), &err);
+    assert_ok(test_ops()->step_submit(b, requests, n, &err), &err);
+    assert_ok(test_ops()->step_wait(b, results, n, NULL, &err), &err);
 }
 
 /* Sequence i has the prompt ids[11 i .. 11 i + 5 + 9 i). */
 static void start(backend *b, backend_sequence *s, int32_t i)
 {
-    cpu_ops()->sequence_reset(b, s);
+    test_ops()->sequence_reset(b, s);
     oracle_prefill(b, s, oracle_ids + 11 * i, 5 + 9 * i, LOGITS_NONE, NULL);
 }
 
@@ -32,7 +32,7 @@ static void test_batch(void **state)
 {
     (void)state;
     enum { STEPS = 3, MOST = BACKEND_MAX_SEQUENCES };
-    for (const char *const *isa = cpu_ops()->isa_names() + 1; *isa; isa++) {
+    for (const char *const *isa = test_isas(); *isa; isa++) {
         backend_options options = oracle_options(*isa);
         options.n_sequences = MOST;
         backend *b = oracle_open_with(&oracle_mlx4, &options);
@@ -56,7 +56,7 @@ static void test_batch(void **state)
                     assert_same(results[i].logits, alone[i][t], V, "a sequence among others");
             }
         }
-        cpu_ops()->close(b);
+        test_ops()->close(b);
     }
 }
 
@@ -66,7 +66,7 @@ static backend_snapshot *snapshot_of(backend *b, const backend_sequence *s)
 {
     backend_snapshot *snapshot;
     calla_error err;
-    assert_ok(cpu_ops()->snapshot_create(b, s, &snapshot, &err), &err);
+    assert_ok(test_ops()->snapshot_create(b, s, &snapshot, &err), &err);
     return snapshot;
 }
 
@@ -79,7 +79,7 @@ static void check_snapshot(const char *isa, int32_t at)
     backend *b = oracle_open(isa);
     backend_sequence *s = oracle_create(b), *other = oracle_create(b);
     oracle_prefill(b, s, oracle_ids, at + MORE, LOGITS_LAST, expected);
-    cpu_ops()->sequence_reset(b, s);
+    test_ops()->sequence_reset(b, s);
     if (at > 0) oracle_prefill(b, s, oracle_ids, at, LOGITS_NONE, NULL);
     backend_snapshot *snapshot = snapshot_of(b, s);
     for (int32_t i = 0; i < MORE; i++)
@@ -87,24 +87,25 @@ static void check_snapshot(const char *isa, int32_t at)
     oracle_prefill(b, s, oracle_ids + 50, 20, LOGITS_NONE, NULL); /* elsewhere */
     for (int round = 0; round < 2; round++) {
         backend_sequence *into = round ? s : other;
-        cpu_ops()->snapshot_restore(b, snapshot, into);
-        assert_int_equal(cpu_ops()->sequence_length(b, into), at);
+        test_ops()->snapshot_restore(b, snapshot, into);
+        assert_int_equal(test_ops()->sequence_length(b, into), at);
         oracle_prefill(b, into, oracle_ids + at, MORE, LOGITS_LAST, logits);
         assert_same(logits, expected, V, "prefill after restore");
-        cpu_ops()->snapshot_restore(b, snapshot, into);
+        test_ops()->snapshot_restore(b, snapshot, into);
         for (int32_t i = 0; i < MORE; i++)
             assert_same(oracle_step(b, into, oracle_ids[at + i]), expected_decode[i], V,
                         "decode after restore");
     }
-    cpu_ops()->snapshot_free(b, snapshot);
-    cpu_ops()->close(b);
+    test_ops()->snapshot_free(b, snapshot);
+    test_ops()->close(b);
 }
 
 static void test_snapshots(void **state)
 {
     (void)state;
     static const int32_t places[] = {0, 1, 2, 3, 63, 64, 100};
-    for (int i = 0; i < 7; i++) check_snapshot(i % 2 ? "c" : "f32", places[i]);
+    for (int i = 0; i < 7; i++)
+        check_snapshot(i % 2 || !test_has_reference() ? test_plain_isa() : "f32", places[i]);
 }
 
 /* Branches that share a partly filled block and write into it in turn. */
@@ -114,36 +115,36 @@ static void test_branches(void **state)
     enum { AT = 230, LONG = 290 };
     static int32_t tokens[3][LONG];
     static float expected[3][V];
-    backend *b = oracle_open("c");
+    backend *b = oracle_open(test_plain_isa());
     backend_sequence *s[3];
     for (int i = 0; i < 3; i++) {
         for (int t = 0; t < LONG; t++)
             tokens[i][t] = oracle_ids[t < AT ? t % ORACLE_N : (t * (i + 3) + 17 * i) % ORACLE_N];
         s[i] = oracle_create(b);
         oracle_prefill(b, s[i], tokens[i], LONG, LOGITS_LAST, expected[i]);
-        cpu_ops()->sequence_reset(b, s[i]);
+        test_ops()->sequence_reset(b, s[i]);
     }
     oracle_prefill(b, s[0], tokens[0], AT, LOGITS_NONE, NULL);
     backend_snapshot *snapshot = snapshot_of(b, s[0]);
-    for (int i = 1; i < 3; i++) cpu_ops()->snapshot_restore(b, snapshot, s[i]);
+    for (int i = 1; i < 3; i++) test_ops()->snapshot_restore(b, snapshot, s[i]);
     float logits[V];
     for (int32_t t = AT; t < LONG; t += 30) /* interleaved */
         for (int i = 0; i < 3; i++) {
             oracle_prefill(b, s[i], tokens[i] + t, 30, LOGITS_LAST, logits);
             if (t + 30 == LONG) assert_same(logits, expected[i], V, "a branch");
         }
-    cpu_ops()->snapshot_restore(b, snapshot, s[1]);
+    test_ops()->snapshot_restore(b, snapshot, s[1]);
     oracle_prefill(b, s[1], tokens[2] + AT, LONG - AT, LOGITS_LAST, logits);
     assert_same(logits, expected[2], V, "a branch from the snapshot, after the others wrote");
-    cpu_ops()->snapshot_free(b, snapshot);
+    test_ops()->snapshot_free(b, snapshot);
     for (int i = 0; i < 20; i++) { /* more copies of shared blocks than there are blocks */
-        cpu_ops()->sequence_reset(b, s[1]);
+        test_ops()->sequence_reset(b, s[1]);
         oracle_prefill(b, s[1], oracle_ids, 2, LOGITS_NONE, NULL);
         snapshot = snapshot_of(b, s[1]);
         oracle_step(b, s[1], oracle_ids[i]);
-        cpu_ops()->snapshot_free(b, snapshot);
+        test_ops()->snapshot_free(b, snapshot);
     }
-    cpu_ops()->close(b);
+    test_ops()->close(b);
 }
 
 /* ---- running out ---- */
@@ -152,7 +153,7 @@ static void test_exhaustion(void **state)
 {
     (void)state;
     enum { TOKENS = 100, LONG = 257 };
-    backend_options options = oracle_options("c");
+    backend_options options = oracle_options(test_plain_isa());
     options.n_ctx = 512;
     options.n_sequences = 2;
     options.n_snapshots = 3;
@@ -160,35 +161,35 @@ static void test_exhaustion(void **state)
     backend_sequence *s = oracle_create(b), *other = oracle_create(b), *third;
     backend_snapshot *snapshots[4];
     calla_error err;
-    assert_error(cpu_ops()->sequence_create(b, &third, &err), CALLA_ERR_MEMORY, &err,
+    assert_error(test_ops()->sequence_create(b, &third, &err), CALLA_ERR_MEMORY, &err,
                  "2 sequences");
     float expected[V], logits[V];
     oracle_prefill(b, s, oracle_ids, TOKENS, LOGITS_LAST, expected);
     static int32_t tokens[LONG];
     for (int i = 0; i < 3; i++) { /* each keeps two blocks that no sequence has */
-        cpu_ops()->sequence_reset(b, s);
+        test_ops()->sequence_reset(b, s);
         oracle_prefill(b, s, tokens, LONG, LOGITS_NONE, NULL);
         snapshots[i] = snapshot_of(b, s);
     }
-    cpu_ops()->sequence_reset(b, s);
-    assert_error(cpu_ops()->snapshot_create(b, s, &snapshots[3], &err), CALLA_ERR_MEMORY, &err,
+    test_ops()->sequence_reset(b, s);
+    assert_error(test_ops()->snapshot_create(b, s, &snapshots[3], &err), CALLA_ERR_MEMORY, &err,
                  "3 snapshots");
     /* One block is left. A step that needs two takes none. */
     step_request requests[] = {{.sequence = s, .token = 1}, {.sequence = other, .token = 1}};
     step_result results[2];
-    assert_ok(cpu_ops()->step_submit(b, requests, 2, &err), &err);
-    assert_error(cpu_ops()->step_wait(b, results, 2, NULL, &err), CALLA_ERR_MEMORY, &err,
+    assert_ok(test_ops()->step_submit(b, requests, 2, &err), &err);
+    assert_error(test_ops()->step_wait(b, results, 2, NULL, &err), CALLA_ERR_MEMORY, &err,
                  "0 of 7 blocks");
-    assert_int_equal(cpu_ops()->sequence_length(b, s), 0);
-    assert_int_equal(cpu_ops()->sequence_length(b, other), 0);
+    assert_int_equal(test_ops()->sequence_length(b, s), 0);
+    assert_int_equal(test_ops()->sequence_length(b, other), 0);
     oracle_step(b, s, 1);
-    assert_error(cpu_ops()->prefill(b, other, oracle_ids, TOKENS, LOGITS_LAST, logits, NULL, &err),
+    assert_error(test_ops()->prefill(b, other, oracle_ids, TOKENS, LOGITS_LAST, logits, NULL, &err),
                  CALLA_ERR_MEMORY, &err, "0 of 7 blocks");
-    assert_int_equal(cpu_ops()->sequence_length(b, other), 0);
-    cpu_ops()->snapshot_free(b, snapshots[0]);
+    assert_int_equal(test_ops()->sequence_length(b, other), 0);
+    test_ops()->snapshot_free(b, snapshots[0]);
     oracle_prefill(b, other, oracle_ids, TOKENS, LOGITS_LAST, logits);
     assert_same(logits, expected, V, "after room was made");
-    cpu_ops()->close(b);
+    test_ops()->close(b);
 }
 
 /* ---- cancelling ---- */
@@ -218,7 +219,7 @@ static void test_cancel(void **state)
 {
     (void)state;
     enum { CHUNK = 16, TOKENS = 40 };
-    backend_options options = oracle_options("c");
+    backend_options options = oracle_options(test_plain_isa());
     options.prefill_chunk = CHUNK;
     options.n_ctx = 256; /* one block in all: an abandoned chunk must give it back */
     options.n_sequences = 1;
@@ -232,12 +233,12 @@ static void test_cancel(void **state)
             canceller c = {.layer = layer, .calls_left = chunk};
             calla_control control = {.cancel = &c.flag, .progress = see_progress, .user = &c};
             calla_error err;
-            cpu_ops()->sequence_reset(b, s);
-            cpu_ops()->set_tap(b, cancel_tap, &c);
+            test_ops()->sequence_reset(b, s);
+            test_ops()->set_tap(b, cancel_tap, &c);
             calla_status status =
-                cpu_ops()->prefill(b, s, oracle_ids, TOKENS, LOGITS_LAST, logits, &control, &err);
-            cpu_ops()->set_tap(b, NULL, NULL);
-            int64_t length = cpu_ops()->sequence_length(b, s);
+                test_ops()->prefill(b, s, oracle_ids, TOKENS, LOGITS_LAST, logits, &control, &err);
+            test_ops()->set_tap(b, NULL, NULL);
+            int64_t length = test_ops()->sequence_length(b, s);
             if (chunk == 2 && layer == ORACLE_L - 1) { /* after the last poll: done */
                 assert_ok(status, &err);
                 assert_int_equal(length, TOKENS);
@@ -252,30 +253,30 @@ static void test_cancel(void **state)
                            logits);
             assert_same(logits, expected, V, "after a cancelled chunk");
         }
-    cpu_ops()->close(b);
+    test_ops()->close(b);
 }
 
 static void test_cancel_step(void **state)
 {
     (void)state;
-    backend *b = oracle_open("c");
+    backend *b = oracle_open(test_plain_isa());
     backend_sequence *s = oracle_create(b);
     float expected[V];
     oracle_prefill(b, s, oracle_ids, 70, LOGITS_NONE, NULL);
     memcpy(expected, oracle_step(b, s, oracle_ids[70]), sizeof expected);
-    cpu_ops()->sequence_reset(b, s);
+    test_ops()->sequence_reset(b, s);
     oracle_prefill(b, s, oracle_ids, 70, LOGITS_NONE, NULL);
     atomic_bool flag = true;
     calla_control control = {.cancel = &flag};
     step_request request = {.sequence = s, .token = oracle_ids[70]};
     step_result result;
     calla_error err;
-    assert_ok(cpu_ops()->step_submit(b, &request, 1, &err), &err);
-    assert_error(cpu_ops()->step_wait(b, &result, 1, &control, &err), CALLA_ERR_CANCELLED, &err,
+    assert_ok(test_ops()->step_submit(b, &request, 1, &err), &err);
+    assert_error(test_ops()->step_wait(b, &result, 1, &control, &err), CALLA_ERR_CANCELLED, &err,
                  "cancelled");
-    assert_int_equal(cpu_ops()->sequence_length(b, s), 70);
+    assert_int_equal(test_ops()->sequence_length(b, s), 70);
     assert_same(oracle_step(b, s, oracle_ids[70]), expected, V, "after a cancelled step");
-    cpu_ops()->close(b);
+    test_ops()->close(b);
 }
 
 /* ---- extremes ---- */
@@ -291,12 +292,12 @@ static void test_extreme_decay(void **state)
     layers[1].gdn.a_log = (vector_view){.data = a_log, .n = 4, .is_f32 = true};
     layers[1].gdn.dt_bias = (vector_view){.data = dt_bias, .n = 4, .is_f32 = true};
     extreme.layers = layers;
-    backend_options options = oracle_options("f32");
+    backend_options options = oracle_options(test_has_reference() ? "f32" : NULL);
     backend *b = oracle_open_with(&extreme, &options);
     backend_sequence *s = oracle_create(b);
     oracle_prefill(b, s, oracle_ids, 10, LOGITS_NONE, NULL);
     oracle_step(b, s, 1);
-    cpu_ops()->close(b);
+    test_ops()->close(b);
 }
 
 /* ---- opening ---- */
@@ -304,35 +305,37 @@ static void test_extreme_decay(void **state)
 static void test_isa_choice(void **state)
 {
     (void)state;
+    if (!test_has_reference()) skip(); /* the names are the CPU's */
     backend *b;
     calla_error err;
     backend_options options = oracle_options("sse9");
-    assert_error(cpu_ops()->open(&oracle_mlx4, &options, &b, &err), CALLA_ERR_INPUT, &err,
+    assert_error(test_ops()->open(&oracle_mlx4, &options, &b, &err), CALLA_ERR_INPUT, &err,
                  "\"sse9\" is not one of auto, f32, c");
     options.isa = "c";
-    assert_error(cpu_ops()->open(&oracle_bf16, &options, &b, &err), CALLA_ERR_UNSUPPORTED, &err,
+    assert_error(test_ops()->open(&oracle_bf16, &options, &b, &err), CALLA_ERR_UNSUPPORTED, &err,
                  "bf16");
     options.isa = NULL;
     b = oracle_open_with(&oracle_bf16, &options);
-    assert_string_equal(cpu_ops()->isa(b), "f32");
-    cpu_ops()->close(b);
+    assert_string_equal(test_ops()->isa(b), "f32");
+    test_ops()->close(b);
     b = oracle_open_with(&oracle_mlx4, &options);
-    assert_string_not_equal(cpu_ops()->isa(b), "f32");
+    assert_string_not_equal(test_ops()->isa(b), "f32");
     backend_capabilities capabilities;
-    cpu_ops()->capabilities(b, &capabilities);
+    test_ops()->capabilities(b, &capabilities);
     assert_false(capabilities.samples_on_device);
     assert_int_equal(capabilities.max_step_sequences, 4);
     assert_int_equal(capabilities.snapshot_grid, 1);
-    cpu_ops()->close(b);
+    test_ops()->close(b);
 }
 
 static void test_plan(void **state)
 {
     (void)state;
+    if (!test_has_reference()) skip(); /* the sizes are the CPU's */
     calla_memory_plan plan, f32;
     calla_error err;
-    backend_options options = oracle_options("c");
-    assert_ok(cpu_ops()->plan(&oracle_mlx4, &options, &plan, &err), &err);
+    backend_options options = oracle_options(test_plain_isa());
+    assert_ok(test_ops()->plan(&oracle_mlx4, &options, &plan, &err), &err);
     /* 1 attention layer, K and V, 2 heads, 256 x 256 halves; 4 sequences of 4 blocks + 2 */
     assert_int_equal(plan.kv_bytes, 1 * 2 * 2 * 256 * 256 * 2 * (4 * 4 + 2));
     assert_int_equal(plan.weights_bytes, oracle_mlx4.text_bytes);
@@ -345,14 +348,14 @@ static void test_plan(void **state)
     assert_true(plan.snapshot_bytes >= 2 * state_bytes &&
                 plan.snapshot_bytes < 2 * state_bytes + 4096);
     backend *b = oracle_open_with(&oracle_mlx4, &options);
-    assert_int_equal(cpu_ops()->snapshot_bytes(b), state_bytes);
-    cpu_ops()->close(b);
+    assert_int_equal(test_ops()->snapshot_bytes(b), state_bytes);
+    test_ops()->close(b);
     options.kv_f32 = true;
-    assert_ok(cpu_ops()->plan(&oracle_mlx4, &options, &f32, &err), &err);
+    assert_ok(test_ops()->plan(&oracle_mlx4, &options, &f32, &err), &err);
     assert_int_equal(f32.kv_bytes, 2 * plan.kv_bytes);
     options.n_ctx = INT32_MAX;
     options.n_sequences = INT32_MAX;
-    assert_error(cpu_ops()->plan(&oracle_mlx4, &options, &f32, &err), CALLA_ERR_MEMORY, &err,
+    assert_error(test_ops()->plan(&oracle_mlx4, &options, &f32, &err), CALLA_ERR_MEMORY, &err,
                  "overflows");
 }
 

@@ -3,6 +3,7 @@
  * bit; and a decode step allocates nothing. */
 #include "base/philox.h"
 #include "engine/engine.h"
+#include "support/backend.h"
 #include "support/support.h"
 
 #include <math.h>
@@ -83,6 +84,7 @@ static int setup(void **state)
 static calla_engine *open_engine(calla_engine_options options)
 {
     calla_engine *engine;
+    options.backend = test_backend();
     if (options.n_ctx == 0) options.n_ctx = 600;
     if (options.snapshot_bytes == 0) options.snapshot_bytes = 8 << 20;
     assert_ok(calla_engine_open(source_path("tests/data/oracle-a/mlx4"), &options, &engine, &err),
@@ -156,11 +158,11 @@ static void for_each_isa(void (*body)(const char *isa))
         body("auto");
         return;
     }
-    for (const char *const *isa = calla_isa_names(); *isa; isa++) {
+    for (const char *const *isa = test_isas(); *isa; isa++) {
         calla_engine *engine;
-        calla_status status =
-            calla_engine_open(source_path("tests/data/oracle-a/mlx4"),
-                              &(calla_engine_options){.isa = *isa}, &engine, &err);
+        calla_status status = calla_engine_open(
+            source_path("tests/data/oracle-a/mlx4"),
+            &(calla_engine_options){.backend = test_backend(), .isa = *isa}, &engine, &err);
         if (status == CALLA_ERR_UNSUPPORTED) continue; /* not this machine's */
         assert_ok(status, &err);
         calla_engine_close(engine);

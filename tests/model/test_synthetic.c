@@ -15,6 +15,7 @@ static calla_error err;
 static calla_engine *open_tiny(uint64_t seed, calla_engine_options options)
 {
     calla_engine *engine;
+    options.backend = "cpu";
     if (options.n_ctx == 0) options.n_ctx = 600;
     assert_ok(calla_engine_open_synthetic("tiny", seed, &options, &engine, &err), &err);
     return engine;
@@ -58,7 +59,9 @@ static void weights_in_memory_are_those_of_the_file(void **state)
     assert_memory_equal(map->data, file, n);
     free(file);
 
-    assert_ok(calla_engine_open(dir, &(calla_engine_options){.n_ctx = 600}, &b, &err), &err);
+    assert_ok(
+        calla_engine_open(dir, &(calla_engine_options){.backend = "cpu", .n_ctx = 600}, &b, &err),
+        &err);
     calla_engine_info info_a, info_b;
     calla_engine_get_info(a, &info_a);
     calla_engine_get_info(b, &info_b);

@@ -1,6 +1,7 @@
 /* models/tiny against transformers (tests/data/tiny_goldens.safetensors, made by
  * tools/make_tiny_goldens.py), and the fast profiles against the reference. */
 #include "engine/engine.h"
+#include "support/backend.h"
 #include "support/kernels.h"
 #include "support/support.h"
 
@@ -72,7 +73,11 @@ static calla_engine *open_tiny(const char *isa)
 {
     calla_error err;
     calla_engine *engine;
-    calla_engine_options options = {.isa = isa, .n_ctx = WINDOW, .n_threads = 2};
+    /* The reference is the CPU's. */
+    calla_engine_options options = {.backend = strcmp(isa, "f32") == 0 ? "cpu" : test_backend(),
+                                    .isa = isa,
+                                    .n_ctx = WINDOW,
+                                    .n_threads = 2};
     assert_ok(calla_engine_open(source_path("models/tiny"), &options, &engine, &err), &err);
     return engine;
 }
@@ -209,8 +214,8 @@ static void test_fast_prefill(void **state)
     (void)state;
     predictions *p = calloc(1, sizeof *p);
     assert_non_null(p);
-    for (const char *const *isa = calla_isa_names(); *isa; isa++) {
-        if (strcmp(*isa, "auto") == 0 || strcmp(*isa, "f32") == 0) continue;
+    for (const char *const *isa = test_isas(); *isa; isa++) {
+        if (strcmp(*isa, "f32") == 0) continue;
         predict(*isa, p);
         check(*isa, p, &gold->reference, N, isa_rounds_to_bf16(*isa) ? LIMITS_BF16 : LIMITS_EXACT);
     }
@@ -223,8 +228,8 @@ static void test_fast_decode(void **state)
     calla_error err;
     predictions *p = calloc(1, sizeof *p);
     assert_non_null(p);
-    for (const char *const *isa = calla_isa_names(); *isa; isa++) {
-        if (strcmp(*isa, "auto") == 0 || strcmp(*isa, "f32") == 0) continue;
+    for (const char *const *isa = test_isas(); *isa; isa++) {
+        if (strcmp(*isa, "f32") == 0) continue;
         calla_engine *engine = open_tiny(*isa);
         calla_session *session;
         calla_engine_info info;

@@ -21,7 +21,7 @@ static void run(const char *dir, const char *isa, logits_table logits)
     calla_error err;
     calla_engine *engine;
     calla_session *session;
-    calla_engine_options options = {.isa = isa, .n_ctx = 128, .n_threads = 1};
+    calla_engine_options options = {.backend = "cpu", .isa = isa, .n_ctx = 128, .n_threads = 1};
     int32_t ids[N_TOKENS];
     for (int i = 0; i < N_TOKENS; i++) ids[i] = i * 37 % 300;
     assert_ok(calla_engine_open(dir, &options, &engine, &err), &err);

@@ -25,6 +25,7 @@ const float *oracle_gold(const char *name)
 int oracle_setup(void **state)
 {
     (void)state;
+    test_ops(); /* or skip */
     calla_error err;
     char *text;
     size_t n, capacity = 0;
@@ -56,11 +57,6 @@ int oracle_teardown(void **state)
     return 0;
 }
 
-const backend_ops *cpu_ops(void)
-{
-    return backends[0];
-}
-
 backend_options oracle_options(const char *isa)
 {
     return (backend_options){.isa = isa,
@@ -75,7 +71,7 @@ backend *oracle_open_with(const model_weights *weights, const backend_options *o
 {
     backend *b;
     calla_error err;
-    assert_ok(cpu_ops()->open(weights, options, &b, &err), &err);
+    assert_ok(test_ops()->open(weights, options, &b, &err), &err);
     return b;
 }
 
@@ -89,7 +85,7 @@ backend_sequence *oracle_create(backend *b)
 {
     backend_sequence *s;
     calla_error err;
-    assert_ok(cpu_ops()->sequence_create(b, &s, &err), &err);
+    assert_ok(test_ops()->sequence_create(b, &s, &err), &err);
     return s;
 }
 
@@ -97,7 +93,7 @@ void oracle_prefill(backend *b, backend_sequence *s, const int32_t *tokens, int3
                     logits_mode mode, float *logits)
 {
     calla_error err;
-    assert_ok(cpu_ops()->prefill(b, s, tokens, n, mode, logits, NULL, &err), &err);
+    assert_ok(test_ops()->prefill(b, s, tokens, n, mode, logits, NULL, &err), &err);
 }
 
 const float *oracle_step(backend *b, backend_sequence *s, int32_t token)
@@ -105,8 +101,8 @@ const float *oracle_step(backend *b, backend_sequence *s, int32_t token)
     step_request request = {.sequence = s, .token = token};
     step_result result;
     calla_error err;
-    assert_ok(cpu_ops()->step_submit(b, &request, 1, &err), &err);
-    assert_ok(cpu_ops()->step_wait(b, &result, 1, NULL, &err), &err);
+    assert_ok(test_ops()->step_submit(b, &request, 1, &err), &err);
+    assert_ok(test_ops()->step_wait(b, &result, 1, NULL, &err), &err);
     return result.logits;
 }
 

@@ -1,8 +1,8 @@
-/* oracle-a and the CPU backend on it, for the model tests. */
+/* oracle-a and the backend under test on it, for the model tests. */
 #ifndef CALLA_TESTS_ORACLE_H
 #define CALLA_TESTS_ORACLE_H
 
-#include "engine/backend.h"
+#include "support/backend.h"
 
 enum { ORACLE_N = 150, ORACLE_V = 320, ORACLE_D = 128, ORACLE_L = 4 }; /* tokens, and sizes */
 
@@ -15,7 +15,6 @@ int oracle_teardown(void **state);
 /* A tensor of gold.safetensors. */
 const float *oracle_gold(const char *name);
 
-const backend_ops *cpu_ops(void);
 /* 2 threads, 1024 tokens, 4 sequences, chunks of 64, 2 snapshots. */
 backend_options oracle_options(const char *isa);
 /* These fail the test where the backend fails. */

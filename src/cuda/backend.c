@@ -1,0 +1,371 @@
+#include "cuda/cuda.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- opening ---- */
+
+static const char *const isa_names_list[] = {"auto", "sm_80", NULL};
+
+static const char *const *cuda_isa_names(void)
+{
+    return isa_names_list;
+}
+
+static calla_status unsupported(calla_error *err, const char *what)
+{
+    return error_set(err, CALLA_ERR_UNSUPPORTED, "backend cuda: %s", what);
+}
+
+/* Threads only copy weights into the upload's buffers: a few reach the bus's rate. */
+static int32_t cuda_choose_threads(const model_weights *weights, bool pin, bool may_measure)
+{
+    (void)weights, (void)pin, (void)may_measure;
+    return smaller_of(usable_processors(), 8);
+}
+
+/* Finds the device and its kernels. */
+static calla_status find_device(backend *b, calla_error *err)
+{
+    int n = 0, major = 0, minor = 0;
+    const char *isa = b->options.isa;
+    cudaError_t status = cudaGetDeviceCount(&n);
+    if (status != cudaSuccess || n == 0) {
+        cudaGetLastError();
+        return error_set(err, CALLA_ERR_UNSUPPORTED, "backend cuda: no device (%s)",
+                         status == cudaSuccess ? "there is none" : cudaGetErrorString(status));
+    }
+    if (isa && strcmp(isa, "auto") != 0 && strcmp(isa, "sm_80") != 0)
+        return error_set(err, CALLA_ERR_INPUT, "isa \"%s\" is not one of auto, sm_80 (cuda)", isa);
+    CALLA_TRY(device_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0),
+                           "asking the device", err));
+    CALLA_TRY(device_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0),
+                           "asking the device", err));
+    if (major < 8)
+        return error_set(err, CALLA_ERR_UNSUPPORTED,
+                         "backend cuda: the device has compute capability %d.%d, 8.0 is needed",
+                         major, minor);
+    bool general = isa && strcmp(isa, "sm_80") == 0;
+    CALLA_TRY(device_check(prefill_device_init(&b->device, general),
+                           "loading kernels (were they built for this device?)", err));
+    b->grid = prefill_gdn_grid(&b->device);
+    assert(b->grid >= 1 && b->grid <= MAX_GRID && KV_BLOCK_TOKENS % b->grid == 0);
+    snprintf(b->isa, sizeof b->isa, "sm_%d%d%s", general ? 8 : major, general ? 0 : minor,
+             b->device.path == PREFILL_PATH_HOPPER ? "a" : "");
+    return CALLA_OK;
+}
+
+/* Runs over all memory: once to count, once to hand out. */
+static void take_all(backend *b)
+{
+    cuda_weights_take(b);
+    cuda_store_take(b);
+    cuda_decode_scratch_take(b);
+    cuda_prefill_scratch_take(b);
+}
+
+/* Checks what is asked for and counts memory. */
+static calla_status prepare_open(backend *b, const model_weights *weights,
+                                 const backend_options *options, calla_error *err)
+{
+    assert(options->n_ctx >= 1 && options->n_sequences >= 1);
+    assert(options->prefill_chunk >= 1 && options->n_snapshots >= 0);
+    *b = (backend){.weights = weights, .config = weights->config, .options = *options};
+    CALLA_TRY(find_device(b, err));
+    if (weights->config.layout != CALLA_LAYOUT_MLX4)
+        return unsupported(err, "the checkpoint is bf16; quantize it first, or use backend cpu");
+    if (options->kv_f32) return unsupported(err, "the KV cache is fp16; f32 needs backend cpu");
+    if (weights->config.hidden_size > 8192)
+        return unsupported(err, "hidden_size is larger than 8192");
+    b->options.prefill_chunk = smaller_of(options->prefill_chunk, options->n_ctx);
+    b->n_tokens = options->n_vocab_tokens ? options->n_vocab_tokens : weights->config.n_vocab;
+    take_all(b);
+    if (b->w.memory.overflow || b->store.kv_memory.overflow || b->store.state_memory.overflow ||
+        b->store.snapshot_memory.overflow || b->scratch_memory.overflow)
+        return error_set(err, CALLA_ERR_MEMORY, "the memory plan's size overflows");
+    return CALLA_OK;
+}
+
+static void read_plan(const backend *b, calla_memory_plan *plan)
+{
+    *plan = (calla_memory_plan){
+        .weights_bytes = (int64_t)b->w.memory.used,
+        .kv_bytes = (int64_t)b->store.kv_memory.used,
+        .state_bytes = (int64_t)b->store.state_memory.used,
+        .snapshot_bytes = (int64_t)b->store.snapshot_memory.used,
+        .scratch_bytes = (int64_t)b->scratch_memory.used,
+    };
+    plan->total_bytes = plan->weights_bytes + plan->prepared_bytes + plan->kv_bytes +
+                        plan->state_bytes + plan->snapshot_bytes + plan->scratch_bytes;
+}
+
+static calla_status cuda_plan(const model_weights *weights, const backend_options *options,
+                              calla_memory_plan *plan, calla_error *err)
+{
+    void *memory;
+    CALLA_TRY(mem_alloc(1, sizeof(backend), "backend", &memory, err));
+    backend *b = memory;
+    calla_status status = prepare_open(b, weights, options, err);
+    if (status == CALLA_OK) read_plan(b, plan);
+    mem_free(b);
+    return status;
+}
+
+/* Refuses before anything is allocated what cannot fit. */
+static calla_status check_room(const backend *b, calla_error *err)
+{
+    calla_memory_plan plan;
+    size_t free_bytes, total_bytes;
+    read_plan(b, &plan);
+    CALLA_TRY(
+        device_check(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for free memory", err));
+    if ((size_t)plan.total_bytes <= free_bytes) return CALLA_OK;
+    return error_set(err, CALLA_ERR_MEMORY,
+                     "backend cuda: %.2f GB of device memory are needed (weights %.2f, KV cache "
+                     "%.2f, states %.2f, snapshots %.2f, activations %.2f), %.2f of %.2f GB are "
+                     "free",
+                     (double)plan.total_bytes * 1e-9, (double)plan.weights_bytes * 1e-9,
+                     (double)plan.kv_bytes * 1e-9, (double)plan.state_bytes * 1e-9,
+                     (double)plan.snapshot_bytes * 1e-9, (double)plan.scratch_bytes * 1e-9,
+                     (double)free_bytes * 1e-9, (double)total_bytes * 1e-9);
+}
+
+/* Host memory that copies to and from the device go through. */
+static void take_host(backend *b, arena *a)
+{
+    const model_config *c = &b->config;
+    host_buffers *h = &b->host;
+    size_t n = (size_t)smaller_of(b->options.n_sequences, STEP_ROWS);
+    size_t rows = (size_t)chunk_rows(b), vocab = (size_t)c->n_vocab;
+    size_t k = (size_t)c->n_experts_per_token, words = (vocab + 31) / 32;
+    h->input = arena_take(a, 1, sizeof *h->input);
+    h->output = arena_take(a, n, sizeof *h->output);
+    h->logits = arena_take(a, LOGITS_ROWS * vocab, sizeof *h->logits);
+    h->tokens = arena_take(a, rows, sizeof *h->tokens);
+    h->bad_layer = arena_take(a, rows, sizeof *h->bad_layer);
+    h->masks = arena_take(a, n * words, sizeof *h->masks);
+    h->bias_tokens = arena_take(a, n * vocab, sizeof *h->bias_tokens);
+    h->bias_values = arena_take(a, n * vocab, sizeof *h->bias_values);
+    h->generated_tokens = arena_take(a, n * vocab, sizeof *h->generated_tokens);
+    h->generated_counts = arena_take(a, n * vocab, sizeof *h->generated_counts);
+    h->route_logits = arena_take(a, rows * ((size_t)c->n_experts + 1), sizeof *h->route_logits);
+    h->route_experts = arena_take(a, rows * k, sizeof *h->route_experts);
+    h->route_weights = arena_take(a, rows * k, sizeof *h->route_weights);
+    h->tapped = arena_take(a, rows * (size_t)c->hidden_size, sizeof *h->tapped);
+}
+
+static calla_status allocate_host(backend *b, calla_error *err)
+{
+    arena a = {0};
+    take_host(b, &a);
+    if (a.overflow) return error_set(err, CALLA_ERR_MEMORY, "host buffers: the size overflows");
+    CALLA_TRY(pinned_allocate(a.used, "page-locked host buffers", &b->host.memory, err));
+    arena given = {.memory = b->host.memory, .capacity = a.used};
+    memset(given.memory, 0, a.used);
+    take_host(b, &given);
+    return CALLA_OK;
+}
+
+static calla_status allocate_device(backend *b, calla_error *err)
+{
+    store *s = &b->store;
+    CALLA_TRY(check_room(b, err));
+    CALLA_TRY(device_allocate(&b->w.memory, "weights", err));
+    CALLA_TRY(device_allocate(&s->kv_memory, "KV cache", err));
+    CALLA_TRY(device_allocate(&s->state_memory, "recurrent states", err));
+    CALLA_TRY(device_allocate(&s->snapshot_memory, "snapshots", err));
+    CALLA_TRY(device_allocate(&b->scratch_memory, "activations", err));
+    take_all(b);
+    /* Attention multiplies what it masks out by zero: that must not be a NaN. */
+    CALLA_TRY(device_check(cudaMemsetAsync(s->view.kv, 0, s->kv_memory.used, b->stream),
+                           "clearing the KV cache", err));
+    return allocate_host(b, err);
+}
+
+static calla_status create_stream(backend *b, calla_error *err)
+{
+    CALLA_TRY(device_check(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "a stream",
+                           err));
+    for (int i = 0; i < 2; i++)
+        CALLA_TRY(device_check(cudaEventCreateWithFlags(&b->layer_done[i], cudaEventDisableTiming),
+                               "events", err));
+    return CALLA_OK;
+}
+
+static void cuda_close(backend *b)
+{
+    if (!b) return;
+    if (b->stream) cudaStreamSynchronize(b->stream);
+    cuda_decode_deinit(b);
+    cuda_store_deinit(b);
+    device_free(&b->w.memory);
+    device_free(&b->scratch_memory);
+    if (b->host.memory) cudaFreeHost(b->host.memory);
+    for (int i = 0; b->profile.have_events && i <= MAX_MARKS; i++)
+        cudaEventDestroy(b->profile.events[i]);
+    for (int i = 0; i < 2; i++)
+        if (b->layer_done[i]) cudaEventDestroy(b->layer_done[i]);
+    if (b->stream) cudaStreamDestroy(b->stream);
+    thread_pool_free(b->pool);
+    mem_free(b);
+}
+
+static calla_status fill_constants(backend *b, calla_error *err)
+{
+    for (int j = 0; j < ROTARY_PAIRS; j++)
+        b->inverse_frequencies[j] = pow(b->config.rope_theta, -2.0 * j / ROTARY_DIMS);
+    return device_check(cudaMemcpyAsync(b->p.frequencies, b->inverse_frequencies,
+                                        sizeof b->inverse_frequencies, cudaMemcpyHostToDevice,
+                                        b->stream),
+                        "sending constants", err);
+}
+
+static calla_status cuda_open(const model_weights *weights, const backend_options *options,
+                              backend **out, calla_error *err)
+{
+    void *memory;
+    calla_status status;
+    CALLA_TRY(mem_alloc(1, sizeof(backend), "backend", &memory, err));
+    backend *b = memory;
+    CALLA_TRY_GOTO(prepare_open(b, weights, options, err), fail);
+    CALLA_TRY_GOTO(create_stream(b, err), fail);
+    CALLA_TRY_GOTO(allocate_device(b, err), fail);
+    CALLA_TRY_GOTO(cuda_store_init(b, err), fail);
+    CALLA_TRY_GOTO(fill_constants(b, err), fail);
+    CALLA_TRY_GOTO(thread_pool_create(options->n_threads, &b->pool, err), fail);
+    CALLA_TRY_GOTO(cuda_weights_upload(b, err), fail);
+    /* Its only work was the upload: no thread spins while the device computes. */
+    thread_pool_free(b->pool);
+    b->pool = NULL;
+    CALLA_TRY_GOTO(cuda_decode_init(b, err), fail);
+    *out = b;
+    return CALLA_OK;
+fail:
+    cuda_close(b);
+    return status;
+}
+
+static void cuda_capabilities(const backend *b, backend_capabilities *out)
+{
+    const model_config *c = &b->config;
+    int64_t state_floats = (int64_t)c->n_value_heads * GDN_HEAD_DIM * GDN_HEAD_DIM *
+                           (c->n_layers - c->n_attention_layers);
+    *out = (backend_capabilities){
+        .samples_on_device = true,
+        .max_step_sequences = smaller_of(b->options.n_sequences, BACKEND_MAX_SEQUENCES),
+        .snapshot_grid = 1,
+        .state_bytes = 2 * state_floats * (int64_t)sizeof(float),
+        .kv_token_bytes =
+            (int64_t)2 * c->kv_size * c->n_attention_layers * (int64_t)sizeof(uint16_t),
+    };
+}
+
+static const char *cuda_isa(const backend *b)
+{
+    return b->isa;
+}
+
+/* ---- running ---- */
+
+static calla_status check_alive(const backend *b, calla_error *err)
+{
+    if (b->failed.code == CALLA_OK) return CALLA_OK;
+    return error_set(err, CALLA_ERR_DEVICE, "%s", b->failed.message);
+}
+
+static int64_t cuda_sequence_length(const backend *b, const backend_sequence *s)
+{
+    (void)b;
+    return s->at.length;
+}
+
+static calla_status cuda_prefill(backend *b, backend_sequence *s, const int32_t *tokens,
+                                 int64_t n_tokens, logits_mode mode, float *logits,
+                                 const calla_control *control, calla_error *err)
+{
+    assert(n_tokens >= 1 && s->at.length + n_tokens <= b->options.n_ctx);
+    int64_t done = 0, grid = b->options.prefill_chunk;
+    CALLA_TRY(check_alive(b, err));
+    while (done < n_tokens) {
+        int64_t n = grid - s->at.length % grid;
+        if (n > n_tokens - done) n = n_tokens - done;
+        bool last = done + n == n_tokens;
+        logits_mode chunk_mode = mode == LOGITS_LAST && !last ? LOGITS_NONE : mode;
+        CALLA_TRY(
+            cuda_prefill_chunk(b, s, tokens + done, (int32_t)n, chunk_mode, logits, control, err));
+        done += n;
+        if (mode == LOGITS_ALL) logits += n * b->config.n_vocab;
+        if (control && control->progress) control->progress(control->user, done, n_tokens);
+    }
+    return CALLA_OK;
+}
+
+static calla_status cuda_step_submit(backend *b, const step_request *requests, int32_t n,
+                                     calla_error *err)
+{
+    CALLA_TRY(check_alive(b, err));
+    return cuda_decode_submit(b, requests, n, err);
+}
+
+static calla_status cuda_snapshot_create(backend *b, const backend_sequence *s,
+                                         backend_snapshot **out, calla_error *err)
+{
+    CALLA_TRY(check_alive(b, err));
+    return cuda_store_snapshot_create(b, s, out, err);
+}
+
+static int64_t cuda_snapshot_bytes(const backend *b)
+{
+    return (int64_t)(2 * b->store.view.state_floats * sizeof(float));
+}
+
+static void cuda_set_profile(backend *b, bool on)
+{
+    (void)cuda_profile_set(b, on); /* a failure stays in b->failed */
+}
+
+static void cuda_set_tap(backend *b,
+                         void (*tap)(void *user, int32_t layer, int64_t first_position,
+                                     int32_t n_rows, const float *rows),
+                         void *user)
+{
+    b->tap = tap;
+    b->tap_user = user;
+}
+
+static void cuda_set_route(backend *b, backend_route_fn *fn, void *user)
+{
+    b->route = fn;
+    b->route_user = user;
+}
+
+extern const backend_ops cuda_backend;
+const backend_ops cuda_backend = {
+    .name = "cuda",
+    .plan = cuda_plan,
+    .open = cuda_open,
+    .close = cuda_close,
+    .capabilities = cuda_capabilities,
+    .isa = cuda_isa,
+    .isa_names = cuda_isa_names,
+    .choose_threads = cuda_choose_threads,
+    .sequence_create = cuda_store_sequence_create,
+    .sequence_free = cuda_store_sequence_free,
+    .sequence_reset = cuda_store_sequence_reset,
+    .sequence_length = cuda_sequence_length,
+    .prefill = cuda_prefill,
+    .step_submit = cuda_step_submit,
+    .step_wait = cuda_decode_wait,
+    .step_logits = cuda_decode_logits,
+    .snapshot_create = cuda_snapshot_create,
+    .snapshot_free = cuda_store_snapshot_free,
+    .snapshot_restore = cuda_store_snapshot_restore,
+    .snapshot_bytes = cuda_snapshot_bytes,
+    .measure = cuda_measure,
+    .set_profile = cuda_set_profile,
+    .get_profile = cuda_profile_get,
+    .set_tap = cuda_set_tap,
+    .set_route = cuda_set_route,
+};

@@ -1,0 +1,113 @@
+/* What the kernels share: launching, reductions in a fixed order, small functions. */
+#ifndef CALLA_CUDA_COMMON_CUH
+#define CALLA_CUDA_COMMON_CUH
+
+#include "cuda/decode_kernels.h"
+#include "cuda/ptx.cuh"
+
+#include <cuda_fp16.h>
+#include <math.h>
+
+/* Starts a kernel. With `overlapped` it may start before the one before it in the stream has ended:
+ * it must call wait_for_previous_kernel before it touches anything computed. */
+template <typename... Parameters, typename... Arguments>
+static cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared,
+                          cudaStream_t stream, bool overlapped, Arguments... arguments)
+{
+    cudaLaunchAttribute attribute;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &attribute;
+    config.numAttrs = overlapped ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+#define RETURN_IF_FAILED(call)                                                                     \
+    do {                                                                                           \
+        cudaError_t failed_ = (call);                                                              \
+        if (failed_ != cudaSuccess) return failed_;                                                \
+    } while (0)
+
+/* Dynamic shared memory beyond 48 KB has to be asked for. */
+template <typename Kernel> static cudaError_t allow_shared(Kernel kernel, size_t bytes)
+{
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+
+enum { WARP = 32, FULL_WARP = -1 };
+
+/* Sum over a warp, the same in all lanes: a butterfly, so in a fixed order. */
+__device__ static inline float warp_sum(float x)
+{
+#pragma unroll
+    for (int i = WARP / 2; i > 0; i /= 2) x += __shfl_xor_sync(0xffffffffu, x, i);
+    return x;
+}
+__device__ static inline float warp_max(float x)
+{
+#pragma unroll
+    for (int i = WARP / 2; i > 0; i /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, i));
+    return x;
+}
+__device__ static inline int warp_sum_int(int x)
+{
+#pragma unroll
+    for (int i = WARP / 2; i > 0; i /= 2) x += __shfl_xor_sync(0xffffffffu, x, i);
+    return x;
+}
+
+/* Sum over a block of up to 32 warps, the same in all threads. `shared` holds 32 floats, and is
+ * free again after the next __syncthreads. */
+__device__ static inline float block_sum(float x, float *shared)
+{
+    x = warp_sum(x);
+    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = x;
+    __syncthreads();
+    float sum = 0;
+    for (unsigned w = 0; w < (blockDim.x + WARP - 1) / WARP; w++) sum += shared[w];
+    return sum;
+}
+
+__device__ static inline float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+__device__ static inline float silu(float x)
+{
+    return x / (1.0f + expf(-x));
+}
+__device__ static inline float softplus(float x)
+{
+    return x > 20.0f ? x : log1pf(expf(x));
+}
+__device__ static inline float bf16_low(uint32_t pair)
+{
+    return __uint_as_float(pair << 16);
+}
+__device__ static inline float bf16_high(uint32_t pair)
+{
+    return __uint_as_float(pair & 0xffff0000u);
+}
+__device__ static inline bool is_finite(float x)
+{
+    return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
+}
+/* KV cache element: beyond the range of a half it is the largest; NaN and infinity stay what they
+ * are. */
+__device__ static inline __half to_half(float x)
+{
+    if (!is_finite(x)) return __float2half_rn(x);
+    return __float2half_rn(fminf(fmaxf(x, -65504.0f), 65504.0f));
+}
+
+static inline unsigned divide_up(int64_t a, int64_t b)
+{
+    return (unsigned)((a + b - 1) / b);
+}
+
+#endif
