@@ -21,7 +21,7 @@
 
 enum { N_TOKENS = 256, N_IDLE = 16, N_CTX = 8192, LONG_TOKENS = 4000, MAX_ROUNDS = 101 };
 
-static void die(const char *what, const calla_error *err)
+static _Noreturn void die(const char *what, const calla_error *err)
 {
     fprintf(stderr, "bench_serve: %s%s%s\n", what, err ? ": " : "", err ? err->message : "");
     exit(1);
