@@ -27,7 +27,8 @@ typedef struct serve_args {
     names hosts, origins, aliases;
     const char *key_file, *port_file;
     char *key; /* read from the file or the environment */
-    int32_t port, timeout_s, max_body_mb, cache_mb, grace_s;
+    const char *cache_dir;
+    int32_t port, timeout_s, max_body_mb, cache_mb, cache_dir_mb, grace_s;
     bool quiet;
 } serve_args;
 
@@ -75,6 +76,10 @@ static int parse_options(int argc, char **argv, serve_args *a)
          "seconds that running answers have when the server ends [30]"},
         {0, "cache-mb", "N", cli_int32(&a->cache_mb, 0, 1 << 30),
          "memory of the prompt cache, 0 = none [1024]"},
+        {0, "cache-dir", "DIR", cli_text(&a->cache_dir),
+         "keep long prompts in files there, too, for after a restart"},
+        {0, "cache-dir-mb", "N", cli_int32(&a->cache_dir_mb, 1, 1 << 30),
+         "size of those files [16384]"},
         {0, "strict-cache", NULL, cli_true(&o->strict_cache),
          "prefill answers again, when idle, before they are continued: then every result equals "
          "that of a cold run"},
@@ -112,6 +117,8 @@ static void set_options(serve_args *a)
     o->engine = a->engine.options;
     cli_watch_opening(&o->engine);
     o->engine.snapshot_bytes = a->cache_mb > 0 ? (int64_t)a->cache_mb << 20 : -1;
+    o->engine.cache_dir = a->cache_dir;
+    o->engine.cache_dir_bytes = (int64_t)a->cache_dir_mb << 20;
     o->port = a->port > 0 ? a->port : -1;
     o->timeout_s = a->timeout_s > 0 ? a->timeout_s : -1;
     o->max_body_bytes = (int64_t)a->max_body_mb << 20;
@@ -202,8 +209,12 @@ static int run(serve_args *args)
 
 int cmd_serve(int argc, char **argv)
 {
-    serve_args args = {
-        .port = 8080, .timeout_s = 3600, .max_body_mb = 32, .cache_mb = 1024, .grace_s = 30};
+    serve_args args = {.port = 8080,
+                       .timeout_s = 3600,
+                       .max_body_mb = 32,
+                       .cache_mb = 1024,
+                       .cache_dir_mb = 16384,
+                       .grace_s = 30};
     calla_error err;
     cli_sampling_init(&args.sampling);
     args.options.host = "127.0.0.1";

@@ -113,6 +113,8 @@ typedef struct calla_engine_options {
     int32_t prefill_chunk;   /* tokens per prefill chunk [2048, at most n_ctx] */
     int32_t snapshot_stride; /* prompt tokens between snapshots, < 0: only the last ones [2048] */
     int64_t snapshot_bytes;  /* budget of all snapshots, < 0: none [512 MiB] */
+    const char *cache_dir;   /* keep snapshots of long prompts in files there, too [NULL: no] */
+    int64_t cache_dir_bytes; /* budget of those files [16 GiB] */
     bool keep_decoded;       /* snapshots may hold state that decode steps built [no]; see
                                 calla_session_sync */
     /* The directory's tokenizer, if it is open already: it tells which ids are real tokens.

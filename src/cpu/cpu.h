@@ -263,6 +263,11 @@ calla_status store_snapshot_create(backend *b, const backend_sequence *s, backen
                                    calla_error *err);
 void store_snapshot_free(backend *b, backend_snapshot *snapshot);
 void store_snapshot_restore(backend *b, const backend_snapshot *snapshot, backend_sequence *s);
+int64_t store_snapshot_content_bytes(const backend *b, int64_t n_tokens);
+bool store_snapshot_save(const backend *b, const backend_snapshot *snapshot, backend_put_fn *put,
+                         void *user);
+calla_status store_snapshot_load(backend *b, int64_t n_tokens, backend_get_fn *get, void *user,
+                                 backend_snapshot **out, calla_error *err);
 
 /* decode.c, decode_moe.c */
 void decode_scratch_take(backend *b);

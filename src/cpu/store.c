@@ -215,3 +215,47 @@ void store_snapshot_restore(backend *b, const backend_snapshot *snapshot, backen
     clear(b, &s->at);
     share(b, &s->at, &snapshot->at);
 }
+
+/* ---- snapshots as bytes: the state, then the blocks ---- */
+
+int64_t store_snapshot_content_bytes(const backend *b, int64_t n_tokens)
+{
+    return (int64_t)(b->store.state_floats * sizeof(float)) +
+           blocks_of(n_tokens) * (int64_t)b->store.block_bytes;
+}
+
+bool store_snapshot_save(const backend *b, const backend_snapshot *snapshot, backend_put_fn *put,
+                         void *user)
+{
+    const timeline *at = &snapshot->at;
+    const size_t n = b->store.block_bytes;
+    if (!put(user, at->state, b->store.state_floats * sizeof(float))) return false;
+    for (int32_t i = 0; i < blocks_of(at->length); i++)
+        if (!put(user, b->store.kv + (size_t)at->blocks[i] * n, n)) return false;
+    return true;
+}
+
+calla_status store_snapshot_load(backend *b, int64_t n_tokens, backend_get_fn *get, void *user,
+                                 backend_snapshot **out, calla_error *err)
+{
+    block_pool *pool = &b->store.pool;
+    const size_t n = b->store.block_bytes;
+    int32_t need = blocks_of(n_tokens), i = 0;
+    while (i < b->options.n_snapshots && b->store.snapshots[i].at.used) i++;
+    if (i == b->options.n_snapshots || pool->n_free < need)
+        return error_set(err, CALLA_ERR_MEMORY, "no room for a snapshot of %lld tokens",
+                         (long long)n_tokens);
+    timeline *at = &b->store.snapshots[i].at;
+    for (int32_t k = 0; k < need; k++) at->blocks[k] = block_pool_take(pool);
+    at->used = true;
+    at->length = n_tokens;
+    bool ok = get(user, at->state, b->store.state_floats * sizeof(float));
+    for (int32_t k = 0; ok && k < need; k++)
+        ok = get(user, b->store.kv + (size_t)at->blocks[k] * n, n);
+    if (!ok) {
+        store_snapshot_free(b, &b->store.snapshots[i]);
+        return error_set(err, CALLA_ERR_IO, "a snapshot's content is not there");
+    }
+    *out = &b->store.snapshots[i];
+    return CALLA_OK;
+}

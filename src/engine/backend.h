@@ -70,6 +70,10 @@ typedef struct step_result {
 typedef void backend_route_fn(void *user, int32_t layer, int64_t position, const float *logits,
                               int32_t *experts, float *weights);
 
+/* Bytes of a snapshot's content go out, or come in; false when that failed. */
+typedef bool backend_put_fn(void *user, const void *bytes, size_t n);
+typedef bool backend_get_fn(void *user, void *bytes, size_t n);
+
 typedef struct backend_ops {
     const char *name;
     bool reads_weights; /* where they are, for every token: they should be in memory */
@@ -131,6 +135,16 @@ typedef struct backend_ops {
     void (*snapshot_restore)(backend *b, const backend_snapshot *snapshot, backend_sequence *s);
     /* Bytes one snapshot holds besides shared KV. */
     int64_t (*snapshot_bytes)(const backend *b);
+    /* What a snapshot holds, as bytes that a backend of the same model, kernels and options takes
+     * in again. NULL, all three, if the backend cannot. content_bytes: for a snapshot of n_tokens.
+     * save may run in another thread while everything but this snapshot is used; false when put
+     * was. load makes a snapshot; when get fails (CALLA_ERR_IO) or there is no room
+     * (CALLA_ERR_MEMORY) there is none. */
+    int64_t (*snapshot_content_bytes)(const backend *b, int64_t n_tokens);
+    bool (*snapshot_save)(const backend *b, const backend_snapshot *snapshot, backend_put_fn *put,
+                          void *user);
+    calla_status (*snapshot_load)(backend *b, int64_t n_tokens, backend_get_fn *get, void *user,
+                                  backend_snapshot **out, calla_error *err);
 
     /* See calla_engine_measure. NULL, like the next two, if the backend has no such thing. */
     calla_status (*measure)(backend *b, calla_machine_rates *rates, calla_error *err);

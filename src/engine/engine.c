@@ -1,4 +1,5 @@
 #include "engine/engine.h"
+#include "engine/snapshot_files.h"
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -201,6 +202,51 @@ static void set_info(calla_engine *e)
     };
 }
 
+/* ---- files of snapshots ---- */
+
+static void hash_bytes(uint64_t *hash, const void *bytes, size_t n)
+{
+    const unsigned char *p = bytes;
+    for (size_t i = 0; i < n; i++) *hash = (*hash ^ p[i]) * 0x100000001b3u;
+}
+
+/* Tells apart what a snapshot depends on: the weights (names, shapes and some bytes of each
+ * tensor), the kernels and the KV cache's type. */
+static uint64_t model_key(const calla_engine *e)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    const tensor_set *set = &e->weights.tensors;
+    for (int32_t i = 0; i < set->n_tensors; i++) {
+        const tensor *t = &set->tensors[i];
+        size_t n = t->n_bytes < 64 ? t->n_bytes : 64;
+        hash_bytes(&hash, t->name, strlen(t->name) + 1);
+        hash_bytes(&hash, t->dtype_name, strlen(t->dtype_name) + 1);
+        hash_bytes(&hash, t->shape, (size_t)t->n_dims * sizeof *t->shape);
+        hash_bytes(&hash, t->data, n);
+        hash_bytes(&hash, t->data + (t->n_bytes - n) / 2, n);
+    }
+    hash_bytes(&hash, e->ops->name, strlen(e->ops->name) + 1);
+    hash_bytes(&hash, e->info.isa, strlen(e->info.isa) + 1);
+    hash_bytes(&hash, &e->capabilities.kv_token_bytes, sizeof e->capabilities.kv_token_bytes);
+    int64_t content_bytes = e->ops->snapshot_content_bytes(e->backend, 1);
+    hash_bytes(&hash, &content_bytes, sizeof content_bytes);
+    return hash;
+}
+
+static calla_status open_files(calla_engine *e, const calla_engine_options *o, calla_error *err)
+{
+    if (!o->cache_dir) return CALLA_OK;
+    if (!e->ops->snapshot_save)
+        return error_set(err, CALLA_ERR_UNSUPPORTED,
+                         "backend %s cannot keep snapshots in files (cache directory %s)",
+                         e->ops->name, o->cache_dir);
+    if (e->snapshots.n_slots == 0)
+        return error_set(err, CALLA_ERR_INPUT, "a cache directory needs memory for snapshots");
+    int64_t budget = o->cache_dir_bytes > 0 ? o->cache_dir_bytes : DEFAULT_CACHE_DIR_BYTES;
+    return snapshot_files_open(o->cache_dir, budget, model_key(e), e->keep_decoded, &e->snapshots,
+                               &e->snapshots.files, err);
+}
+
 calla_status engine_create(const backend_ops *const *candidates, model_weights *weights,
                            engine_vocabulary vocabulary, const calla_engine_options *options,
                            calla_engine **out, calla_error *err)
@@ -228,6 +274,7 @@ calla_status engine_create(const backend_ops *const *candidates, model_weights *
     CALLA_TRY_GOTO(snapshot_store_init(&e->snapshots, e->ops, e->backend, e->options.n_snapshots,
                                        e->options.n_ctx, e->info.n_vocab, err),
                    fail);
+    CALLA_TRY_GOTO(open_files(e, options, err), fail);
     *out = e;
     return CALLA_OK;
 fail:
@@ -238,6 +285,7 @@ fail:
 void calla_engine_close(calla_engine *e)
 {
     if (!e) return;
+    snapshot_files_close(e->snapshots.files);
     snapshot_store_deinit(&e->snapshots);
     sampler_deinit(&e->sampler);
     if (e->backend) e->ops->close(e->backend);

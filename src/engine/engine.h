@@ -13,7 +13,8 @@ enum {
     MAX_SNAPSHOTS = 1024,     /* however small they are */
     MAX_SNAPSHOT_POINTS = 64, /* within one prompt */
 };
-#define DEFAULT_SNAPSHOT_BYTES ((int64_t)512 << 20)
+#define DEFAULT_SNAPSHOT_BYTES  ((int64_t)512 << 20)
+#define DEFAULT_CACHE_DIR_BYTES ((int64_t)16 << 30)
 
 /* What tokenizer.json says about ids. */
 typedef struct engine_vocabulary {

@@ -1,5 +1,6 @@
 /* calla_session: what to reuse, rewind or compute. */
 #include "engine/engine.h"
+#include "engine/snapshot_files.h"
 
 #include "base/clock.h"
 #include "base/memory.h"
@@ -173,10 +174,15 @@ static void rewind_to_prefix(calla_session *s, const int32_t *tokens, int64_t n_
 {
     calla_engine *e = s->engine;
     snapshot_match match = snapshot_store_find(&e->snapshots, tokens, n_tokens);
+    bool extend = can_extend(s, tokens, n_tokens);
+    int64_t own = extend ? n_run(s) : 0, kept = match.usable ? match.usable->n_tokens : 0;
+    if (e->snapshots.files) {
+        snapshot_files_restore(e->snapshots.files, tokens, n_tokens, kept > own ? kept : own);
+        match = snapshot_store_find(&e->snapshots, tokens, n_tokens);
+        kept = match.usable ? match.usable->n_tokens : 0;
+    }
     snapshot_slot *slot = match.usable;
     note_reuse(s, &match, tokens, n_tokens);
-    bool extend = can_extend(s, tokens, n_tokens);
-    int64_t own = extend ? n_run(s) : 0, kept = slot ? slot->n_tokens : 0;
     if (slot && (kept > own || (kept == own && s->decoded && !slot->decoded))) {
         e->ops->snapshot_restore(e->backend, slot->state, s->sequence);
         memcpy(s->tokens, slot->tokens, (size_t)kept * sizeof *tokens);
@@ -261,6 +267,17 @@ void session_keep(calla_session *s)
 
 /* ---- running a prompt ---- */
 
+/* The snapshot before the last message goes to a file, too: from there the next turn goes on. */
+static void save_if_worth(calla_session *s, int64_t at)
+{
+    calla_engine *e = s->engine;
+    int64_t i = s->n_target - 1, grid = e->capabilities.snapshot_grid;
+    if (!e->snapshots.files) return;
+    while (i > at && s->tokens[i] != e->vocabulary.turn_token) i--;
+    if (i / grid * grid == at && at < s->n_target)
+        snapshot_files_save(e->snapshots.files, s->tokens, at);
+}
+
 static int64_t next_point(const calla_session *s, int64_t from)
 {
     for (int32_t i = 0; i < s->n_points; i++)
@@ -284,7 +301,10 @@ static calla_status run_prompt(calla_session *s, int64_t end, progress_part *pro
             CALLA_TRY(logits_check(s->logits, e->info.n_vocab, to - 1, err));
             s->has_logits = true;
         }
-        if (to == point) session_keep(s);
+        if (to == point) {
+            session_keep(s);
+            save_if_worth(s, to);
+        }
         at = to;
     }
     return CALLA_OK;

@@ -1,6 +1,7 @@
 #include "engine/snapshots.h"
 
 #include "base/memory.h"
+#include "engine/snapshot_files.h"
 
 #include <assert.h>
 #include <string.h>
@@ -31,6 +32,7 @@ calla_status snapshot_store_init(snapshot_store *store, const backend_ops *ops, 
 
 static void drop(snapshot_store *store, snapshot_slot *slot)
 {
+    if (slot->saving) snapshot_files_collect(store->files, true);
     for (int32_t i = 0; i < store->n_slots; i++)
         if (store->slots[i].parent == slot) store->slots[i].parent = slot->parent;
     store->ops->snapshot_free(store->backend, slot->state);
@@ -107,7 +109,11 @@ bool snapshot_store_evict(snapshot_store *store)
     snapshot_slot *oldest = NULL;
     for (int32_t i = 0; i < store->n_slots; i++) {
         snapshot_slot *slot = &store->slots[i];
-        if (slot->state && (!oldest || slot->last_used < oldest->last_used)) oldest = slot;
+        if (!slot->state) continue;
+        bool older = !oldest || slot->last_used < oldest->last_used;
+        if (oldest && slot->saving != oldest->saving)
+            older = oldest->saving; /* would have to wait */
+        if (older) oldest = slot;
     }
     if (!oldest) return false;
     drop(store, oldest);
@@ -115,8 +121,8 @@ bool snapshot_store_evict(snapshot_store *store)
     return true;
 }
 
-/* The slot that holds exactly tokens[n_tokens], or NULL. */
-static snapshot_slot *find_exact(snapshot_store *store, const int32_t *tokens, int64_t n_tokens)
+snapshot_slot *snapshot_store_find_exact(snapshot_store *store, const int32_t *tokens,
+                                         int64_t n_tokens)
 {
     store->n_searches++;
     for (int32_t i = 0; i < store->n_slots; i++) {
@@ -143,7 +149,7 @@ static snapshot_slot *find_parent(snapshot_store *store, const snapshot_slot *of
 }
 
 /* Makes the new slot the parent of those it is a prefix of. */
-static void adopt(snapshot_store *store, snapshot_slot *slot)
+static void adopt_children(snapshot_store *store, snapshot_slot *slot)
 {
     for (int32_t i = 0; i < store->n_slots; i++) {
         snapshot_slot *other = &store->slots[i];
@@ -155,19 +161,42 @@ static void adopt(snapshot_store *store, snapshot_slot *slot)
     }
 }
 
-/* A free slot that holds the state of `s`, or NULL. */
-static snapshot_slot *fill_slot(snapshot_store *store, const backend_sequence *s)
+static void make_room(snapshot_store *store)
+{
+    if (!find_free(store)) snapshot_store_evict(store);
+}
+
+/* Puts a state into a free slot, and that into the tree. */
+static snapshot_slot *insert(snapshot_store *store, backend_snapshot *state, const int32_t *tokens,
+                             int64_t n_tokens, bool decoded)
 {
     snapshot_slot *slot = find_free(store);
-    if (!slot) {
-        snapshot_store_evict(store);
-        slot = find_free(store);
-    }
-    while (store->ops->snapshot_create(store->backend, s, &slot->state, NULL) != CALLA_OK) {
-        slot->state = NULL;
-        if (!snapshot_store_evict(store)) return NULL;
-    }
+    assert(slot);
+    memcpy(slot->tokens, tokens, (size_t)n_tokens * sizeof *tokens);
+    slot->state = state;
+    slot->n_tokens = n_tokens;
+    slot->has_logits = false;
+    slot->decoded = decoded;
+    slot->search = 0;
+    slot->parent = find_parent(store, slot);
+    adopt_children(store, slot);
     return slot;
+}
+
+static void keep_logits(snapshot_store *store, snapshot_slot *slot, const float *logits)
+{
+    memcpy(slot->logits, logits, (size_t)store->n_vocab * sizeof *logits);
+    slot->has_logits = true;
+}
+
+/* The slot of these tokens, unless it is to make way for a better one. */
+static snapshot_slot *find_as_good(snapshot_store *store, const int32_t *tokens, int64_t n_tokens,
+                                   bool decoded)
+{
+    snapshot_slot *slot = snapshot_store_find_exact(store, tokens, n_tokens);
+    if (!slot || !slot->decoded || decoded) return slot;
+    drop(store, slot);
+    return NULL;
 }
 
 void snapshot_store_keep(snapshot_store *store, const backend_sequence *s, const int32_t *tokens,
@@ -175,25 +204,27 @@ void snapshot_store_keep(snapshot_store *store, const backend_sequence *s, const
 {
     assert(n_tokens <= store->n_ctx);
     if (store->n_slots == 0) return;
-    snapshot_slot *slot = find_exact(store, tokens, n_tokens);
-    if (slot && slot->decoded && !decoded) {
-        drop(store, slot);
-        slot = NULL;
-    }
+    snapshot_slot *slot = find_as_good(store, tokens, n_tokens, decoded);
     if (!slot) {
-        slot = fill_slot(store, s);
-        if (!slot) return;
-        memcpy(slot->tokens, tokens, (size_t)n_tokens * sizeof *tokens);
-        slot->n_tokens = n_tokens;
-        slot->has_logits = false;
-        slot->decoded = decoded;
-        slot->search = 0;
-        slot->parent = find_parent(store, slot);
-        adopt(store, slot);
+        backend_snapshot *state;
+        make_room(store);
+        while (store->ops->snapshot_create(store->backend, s, &state, NULL) != CALLA_OK)
+            if (!snapshot_store_evict(store)) return;
+        slot = insert(store, state, tokens, n_tokens, decoded);
     }
-    if (logits && (!decoded || slot->decoded)) {
-        memcpy(slot->logits, logits, (size_t)store->n_vocab * sizeof *logits);
-        slot->has_logits = true;
+    if (logits && !slot->saving && (!decoded || slot->decoded)) keep_logits(store, slot, logits);
+    snapshot_store_touch(store, slot);
+}
+
+void snapshot_store_adopt(snapshot_store *store, backend_snapshot *state, const int32_t *tokens,
+                          int64_t n_tokens, const float *logits, bool decoded)
+{
+    if (find_as_good(store, tokens, n_tokens, decoded)) {
+        store->ops->snapshot_free(store->backend, state);
+        return;
     }
+    make_room(store);
+    snapshot_slot *slot = insert(store, state, tokens, n_tokens, decoded);
+    if (logits) keep_logits(store, slot, logits);
     snapshot_store_touch(store, slot);
 }

@@ -14,6 +14,7 @@ typedef struct snapshot_slot {
     float *logits; /* [n_vocab] after the last token, if has_logits */
     bool has_logits;
     bool decoded; /* the state is partly from decode steps */
+    bool saving;  /* it is being written to a file and stays as it is (snapshot_files.h) */
     struct snapshot_slot *parent;
     uint64_t last_used;
     uint64_t search; /* the search `n_common` belongs to */
@@ -36,7 +37,8 @@ typedef struct snapshot_store {
     int32_t n_vocab;
     uint64_t now; /* counts uses */
     uint64_t n_searches;
-    int64_t n_evicted; /* to make room */
+    int64_t n_evicted;            /* to make room */
+    struct snapshot_files *files; /* or NULL */
     void *memory;
 } snapshot_store;
 
@@ -58,6 +60,13 @@ void snapshot_store_touch(snapshot_store *store, snapshot_slot *slot);
  * drop others. A snapshot is a help, not a need: when it cannot be taken, nothing happens. */
 void snapshot_store_keep(snapshot_store *store, const backend_sequence *s, const int32_t *tokens,
                          int64_t n_tokens, const float *logits, bool decoded);
+
+/* The snapshot of exactly tokens[n_tokens], or NULL. */
+snapshot_slot *snapshot_store_find_exact(snapshot_store *store, const int32_t *tokens,
+                                         int64_t n_tokens);
+/* Keeps a snapshot the backend made, as snapshot_store_keep does, and owns it. */
+void snapshot_store_adopt(snapshot_store *store, backend_snapshot *state, const int32_t *tokens,
+                          int64_t n_tokens, const float *logits, bool decoded);
 
 /* Frees the least recently used snapshot; false if there is none. */
 bool snapshot_store_evict(snapshot_store *store);
