@@ -40,9 +40,10 @@ typedef struct bench_point {
     char skipped[64]; /* why it was not measured, "" if it was */
     int32_t n_runs;
     double tokens_per_second, slowest, fastest; /* the median of the runs, and the extremes */
-    double rate;     /* operations (prefill) or bytes (decode) per second, at the median */
-    double fraction; /* of the rate measured for this machine */
-    int64_t n_tokens, major_faults; /* of all runs */
+    double rate;          /* operations (prefill) or bytes (decode) per second, at the median */
+    double fraction;      /* of the rate measured for this machine */
+    int64_t n_tokens;     /* of all runs, */
+    cli_disk_reads reads; /* and what they read from disks */
     uint64_t digest;
     bench_profile profile;
 } bench_point;
@@ -55,8 +56,9 @@ typedef struct bench_report {
     bench_point prefill[BENCH_MAX_POINTS], decode[BENCH_MAX_POINTS]; /* [n_prefill], [n_decode] */
     int32_t n_prefill, n_decode;
     bool interrupted; /* complete but for the points skipped as "interrupted" */
-    int64_t peak_resident_bytes, anonymous_bytes, major_faults; /* of the whole process */
-    uint64_t digest;                                            /* of all points' digests */
+    int64_t peak_resident_bytes, anonymous_bytes; /* of the whole process */
+    cli_disk_reads reads;
+    uint64_t digest; /* of all points' digests */
 } bench_report;
 
 /* Tokens of context a run of these points needs. */

@@ -34,10 +34,11 @@ static json_t *profile_json(const bench_profile *p)
 static json_t *point_json(const bench_report *r, const bench_point *p)
 {
     json_t *o =
-        json_pack("{s:i, s:i, s:f, s:f, s:f, s:f, s:o}", "sequences", (int)p->n_sequences, "runs",
-                  (int)p->n_runs, "tokens_per_second", p->tokens_per_second, "slowest", p->slowest,
-                  "fastest", p->fastest, "major_faults_per_token",
-                  (double)p->major_faults / (double)p->n_tokens, "digest", digest_json(p->digest));
+        json_pack("{s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:o}", "sequences", (int)p->n_sequences,
+                  "runs", (int)p->n_runs, "tokens_per_second", p->tokens_per_second, "slowest",
+                  p->slowest, "fastest", p->fastest, "major_faults_per_token",
+                  (double)p->reads.major_faults / (double)p->n_tokens, "disk_bytes_per_token",
+                  (double)p->reads.bytes / (double)p->n_tokens, "digest", digest_json(p->digest));
     if (r->args->profile) json_object_set_new(o, "profile", profile_json(&p->profile));
     return o;
 }
@@ -113,7 +114,8 @@ char *bench_report_json(const bench_report *r)
         {"other_bytes", e->memory.total_bytes - e->memory.weights_bytes},
         {"peak_resident_bytes", r->peak_resident_bytes},
         {"anonymous_bytes", r->anonymous_bytes},
-        {"major_faults", r->major_faults},
+        {"major_faults", r->reads.major_faults},
+        {"disk_bytes", r->reads.bytes},
         {"token_weight_bytes", e->token_weight_bytes},
         {"state_bytes", e->state_bytes},
         {"kv_bytes_per_token", e->kv_bytes_per_token},

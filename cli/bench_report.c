@@ -18,9 +18,9 @@ static const char *rate_text(double rate, const char *unit, char text[32])
     return text;
 }
 
-static double faults_per_token(const bench_point *p)
+static const char *disk_text(const bench_point *p, char text[32])
 {
-    return (double)p->major_faults / (double)p->n_tokens;
+    return rate_text((double)p->reads.bytes / (double)p->n_tokens, "B", text);
 }
 
 /* ---- table ---- */
@@ -47,14 +47,15 @@ static void print_points(FILE *out, const char *kind, const char *unit, const be
 {
     for (int32_t i = 0; i < n; i++) {
         const bench_point *p = &points[i];
-        char rate[32];
+        char rate[32], disk[32];
         fprintf(out, "%-8s %7d %4d ", kind, p->tokens, p->n_sequences);
         if (is_skipped(p))
             fprintf(out, "  skipped: %s\n", p->skipped);
         else
-            fprintf(out, "%10.2f %6.1f %% %14s %8.1f %% %14.3g\n", p->tokens_per_second,
+            fprintf(out, "%10.2f %6.1f %% %14s %8.1f %% %12.3g %10s\n", p->tokens_per_second,
                     100 * (p->fastest - p->slowest) / p->tokens_per_second,
-                    rate_text(p->rate, unit, rate), 100 * p->fraction, faults_per_token(p));
+                    rate_text(p->rate, unit, rate), 100 * p->fraction,
+                    (double)p->reads.major_faults / (double)p->n_tokens, disk_text(p, disk));
     }
 }
 
@@ -82,8 +83,8 @@ static void print_profile(FILE *out, const char *kind, const char *per, const be
 void bench_print_table(FILE *out, const bench_report *r)
 {
     print_head(out, r);
-    fprintf(out, "%-8s %7s %4s %10s %8s %14s %10s %14s\n", "", "tokens", "seq", "tok/s", "spread",
-            "rate", "of limit", "faults/token");
+    fprintf(out, "%-8s %7s %4s %10s %8s %14s %10s %12s %10s\n", "", "tokens", "seq", "tok/s",
+            "spread", "rate", "of limit", "faults/token", "disk/token");
     print_points(out, "prefill", "FLOP/s", r->prefill, r->n_prefill);
     print_points(out, "decode", "B/s", r->decode, r->n_decode);
     if (r->args->profile) {
@@ -92,9 +93,11 @@ void bench_print_table(FILE *out, const bench_report *r)
         for (int32_t i = 0; i < r->n_decode; i++)
             print_profile(out, "decode ", "ms/step", &r->decode[i]);
     }
-    fprintf(out, "\npeak memory %.3f GB, of it now anonymous %.3f GB; %lld major page faults\n",
+    fprintf(out,
+            "\npeak memory %.3f GB, of it now anonymous %.3f GB; %lld major page faults, "
+            "%.3f GB read from disk\n",
             (double)r->peak_resident_bytes * 1e-9, (double)r->anonymous_bytes * 1e-9,
-            (long long)r->major_faults);
+            (long long)r->reads.major_faults, (double)r->reads.bytes * 1e-9);
     fprintf(out, "digest %016llx\n", (unsigned long long)r->digest);
 }
 
@@ -107,7 +110,7 @@ static void print_rows(FILE *out, const char *kind, const bench_point *points, i
         if (is_skipped(p)) continue;
         fprintf(out, "%s,%d,%d,%d,%.6g,%.6g,%.6g,%.6g,%.4f,%lld,%016llx\n", kind, p->tokens,
                 p->n_sequences, p->n_runs, p->tokens_per_second, p->slowest, p->fastest, p->rate,
-                p->fraction, (long long)p->major_faults, (unsigned long long)p->digest);
+                p->fraction, (long long)p->reads.major_faults, (unsigned long long)p->digest);
     }
 }
 

@@ -253,12 +253,18 @@ static bool takes_too_long(const bench_run *run, bench_point *p, double seconds)
     return is_skipped(p);
 }
 
+static cli_disk_reads reads_since(cli_disk_reads before)
+{
+    cli_disk_reads now = cli_count_disk_reads();
+    return (cli_disk_reads){now.major_faults - before.major_faults, now.bytes - before.bytes};
+}
+
 /* Leaves the last run's session as sequence 0. */
 static calla_status measure_prefill(bench_run *run, bench_point *p)
 {
     double seconds[BENCH_MAX_REPEATS];
     int32_t first = 0, token = 0;
-    int64_t faults = cli_major_faults();
+    cli_disk_reads before = cli_count_disk_reads();
     snprintf(run->phase, sizeof run->phase, "prefill %d", p->tokens);
     if (run->args->profile) calla_engine_set_profile(run->engine, true);
     for (; p->n_runs < run->args->n_repeats; p->n_runs++) {
@@ -270,7 +276,7 @@ static calla_status measure_prefill(bench_run *run, bench_point *p)
     }
     if (run->args->profile) take_profile(run, p, p->n_runs);
     calla_engine_set_profile(run->engine, false);
-    p->major_faults = cli_major_faults() - faults;
+    p->reads = reads_since(before);
     p->rate = prompt_operations(run, p->tokens) / summarise(p, seconds, p->tokens);
     p->fraction = p->rate / run->report->rates.matrix_operations_per_second;
     run->operations_per_second = p->rate;
@@ -309,13 +315,13 @@ static calla_status measure_decode(bench_run *run, bench_point *p, int32_t promp
         run->operations_per_second = prompt_operations(run, p->tokens) / seconds[0];
     }
     snprintf(run->phase, sizeof run->phase, "decode at %d", p->tokens);
-    int64_t faults = cli_major_faults();
+    cli_disk_reads before = cli_count_disk_reads();
     for (; p->n_runs < args->n_repeats; p->n_runs++) {
         status =
             run_steps(run, args->n_steps, p->n_runs == 0 ? &p->digest : NULL, &seconds[p->n_runs]);
         if (status != CALLA_OK) return status;
     }
-    p->major_faults = cli_major_faults() - faults;
+    p->reads = reads_since(before);
     status = count_step_bytes(run, p, &bytes);
     if (status != CALLA_OK) return status;
     run->step_seconds = summarise(p, seconds, args->n_steps * args->n_sequences) / args->n_steps;
@@ -402,7 +408,7 @@ static void finish_report(bench_report *r)
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     r->peak_resident_bytes = (int64_t)usage.ru_maxrss * 1024;
-    r->major_faults = usage.ru_majflt;
+    r->reads = cli_count_disk_reads();
     r->anonymous_bytes = anonymous_bytes();
     for (int32_t i = 0; i < r->n_prefill; i++)
         if (!is_skipped(&r->prefill[i])) digest_add(&r->digest, r->prefill[i].digest, 8);

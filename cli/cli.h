@@ -48,8 +48,12 @@ void cli_watch_opening(calla_engine_options *options);
 /* calla_engine_open so watched. */
 calla_status cli_engine_open(const char *dir, const calla_engine_options *options,
                              calla_engine **engine, calla_error *err);
-/* Of this process so far: pages that had to be read from disk. */
-int64_t cli_major_faults(void);
+/* What this process has waited for or asked of disks so far: page faults, and bytes in all (0 where
+ * the system does not tell). */
+typedef struct cli_disk_reads {
+    int64_t major_faults, bytes;
+} cli_disk_reads;
+cli_disk_reads cli_count_disk_reads(void);
 
 /* The sampling options of commands that generate text; init sets "not given". cli_sampling_resolve
  * then gives the parameters: what was asked for over the model's defaults, and a random seed where

@@ -103,7 +103,7 @@ typedef struct run_state {
     run_answer answer;
     calla_sync_stats sync;
     int64_t n_generated, start_ns, first_ns, end_ns; /* first_ns: of the first token */
-    int64_t start_faults, first_faults, end_faults;  /* major page faults by then */
+    cli_disk_reads start_reads, first_reads, end_reads;
     const char *finish_reason;
     json_t *logprobs; /* with --logprobs */
 } run_state;
@@ -159,7 +159,7 @@ static calla_status generate(run_state *r, calla_error *err)
         if (status != CALLA_OK) return status;
         if (r->n_generated++ == 0) {
             r->first_ns = now_ns();
-            r->first_faults = cli_major_faults();
+            r->first_reads = cli_count_disk_reads();
         }
         note_logprobs(r, &sampled);
         bool stop = calla_tokenizer_is_stop(r->tokenizer, sampled.token);
@@ -200,11 +200,26 @@ static double per_second(int64_t n, int64_t ns)
     return ns > 0 ? (double)n * 1e9 / (double)ns : 0;
 }
 
+/* Weights that came from disk: what makes a model slow that does not fit in memory. */
+static void add_disk_reads(const run_state *r, json_t *o)
+{
+    const cli_disk_reads *start = &r->start_reads, *end = &r->end_reads;
+    const cli_disk_reads *first = r->n_generated > 0 ? &r->first_reads : end;
+    int64_t n = r->n_generated - 1;
+    json_object_set_new(o, "prompt_major_faults",
+                        json_integer(first->major_faults - start->major_faults));
+    json_object_set_new(o, "prompt_disk_bytes", json_integer(first->bytes - start->bytes));
+    if (n <= 0) return;
+    json_object_set_new(o, "major_faults_per_token",
+                        json_real((double)(end->major_faults - first->major_faults) / (double)n));
+    json_object_set_new(o, "disk_bytes_per_token",
+                        json_real((double)(end->bytes - first->bytes) / (double)n));
+}
+
 static json_t *timings(const run_state *r)
 {
     int64_t decode_ns = r->n_generated > 1 ? r->end_ns - r->first_ns : 0;
     double first_ms = r->n_generated > 0 ? (double)(r->first_ns - r->start_ns) / 1e6 : 0;
-    int64_t prompt_end = r->n_generated > 0 ? r->first_faults : r->end_faults;
     json_t *o =
         json_pack("{s:i, s:i, s:f, s:I, s:f, s:f, s:f, s:s, s:I, s:s, s:s, s:i}", "prompt_tokens",
                   r->sync.n_tokens, "reused_tokens", r->sync.n_reused, "prefill_tokens_per_s",
@@ -214,12 +229,7 @@ static json_t *timings(const run_state *r)
                   (double)r->info.load_ns / 1e6, "time_to_first_token_ms", first_ms,
                   "finish_reason", r->finish_reason, "seed", (json_int_t)r->sampling.seed,
                   "backend", r->info.backend, "isa", r->info.isa, "threads", r->info.n_threads);
-    /* Weights that came from disk: what makes a model slow that does not fit in memory. */
-    json_object_set_new(o, "prompt_major_faults", json_integer(prompt_end - r->start_faults));
-    if (r->n_generated > 1)
-        json_object_set_new(
-            o, "major_faults_per_token",
-            json_real((double)(r->end_faults - r->first_faults) / (double)(r->n_generated - 1)));
+    add_disk_reads(r, o);
     json_object_set_new(o, "short_of_memory", json_boolean(r->info.short_of_memory));
     json_object_set_new(o, "copied", json_boolean(r->info.copied));
     json_object_set_new(o, "locked_bytes", json_integer(r->info.locked_bytes));
@@ -294,14 +304,14 @@ static int answer(run_state *r)
     calla_status status = open_all(r, r->args, &err);
     if (status != CALLA_OK) return cli_fail(&err);
     r->start_ns = now_ns();
-    r->start_faults = cli_major_faults();
+    r->start_reads = cli_count_disk_reads();
     status = read_prompt(r, &err);
     if (status == CALLA_OK)
         status = generate(r, &err);
     else if (status != CALLA_ERR_CANCELLED)
         return cli_fail(&err);
     r->end_ns = now_ns();
-    r->end_faults = cli_major_faults();
+    r->end_reads = cli_count_disk_reads();
     if (status != CALLA_OK)
         r->finish_reason = status == CALLA_ERR_CANCELLED ? "cancelled" : "error";
     calla_status finished = run_answer_finish(&r->answer, &late);

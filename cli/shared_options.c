@@ -99,11 +99,17 @@ calla_status cli_engine_open(const char *dir, const calla_engine_options *option
     return status;
 }
 
-int64_t cli_major_faults(void)
+cli_disk_reads cli_count_disk_reads(void)
 {
     struct rusage usage;
+    char line[128];
+    long long bytes = 0;
+    FILE *f = fopen("/proc/self/io", "re");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "read_bytes: %lld", &bytes) == 1) break;
+    if (f) fclose(f);
     getrusage(RUSAGE_SELF, &usage);
-    return usage.ru_majflt;
+    return (cli_disk_reads){usage.ru_majflt, bytes};
 }
 
 /* ---- what writes a checkpoint ---- */

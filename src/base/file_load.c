@@ -158,10 +158,20 @@ static void find_cached(const load_file *file, const piece *p, page_map *map)
 
 /* ---- warming up ---- */
 
-void enter_pages(const void *p, size_t n)
+static void advise(const void *p, size_t n, int advice)
 {
     size_t before = (uintptr_t)p % page_bytes();
-    madvise((unsigned char *)(uintptr_t)p - before, n + before, MADV_POPULATE_READ);
+    madvise((unsigned char *)(uintptr_t)p - before, n + before, advice);
+}
+
+void enter_pages(const void *p, size_t n)
+{
+    advise(p, n, MADV_POPULATE_READ);
+}
+
+void ask_for_pages(const void *p, size_t n)
+{
+    advise(p, n, MADV_WILLNEED);
 }
 
 static void touch_pages(const unsigned char *p, size_t n)

@@ -33,6 +33,9 @@ calla_status files_warm_up(const load_file *files, int32_t n_files, const load_c
  * measurement does not count that. */
 void enter_pages(const void *p, size_t n);
 
+/* Asks for memory of a map that will be needed soon; it is read while the caller goes on. */
+void ask_for_pages(const void *p, size_t n);
+
 /* Replaces the maps by memory that holds the ranges' bytes (and zeros elsewhere) at the same
  * addresses, in huge pages where the system has them; after that nothing that happens to the files
  * matters. With `keep_cached` the bytes go through the system's page cache and may stay there for

@@ -13,6 +13,9 @@
 /* Longer than most serial stretches between the regions of one token, shorter than anything a user
  * would call an idle engine burning a core. */
 enum { SPIN_NS = 300000, PAUSES_PER_LOOK = 32 };
+/* After this a spinning thread offers its core at every look: the caller may be waiting for it,
+ * when other programs have the rest. */
+enum { GENEROUS_NS = 20000 };
 
 /* A thread and its part of the regions, in a cache line that nobody else writes unless the thread
  * is late. `state` is 2e - 1 once somebody has taken the part in region e, 2e once it is done. */
@@ -82,7 +85,7 @@ static void run_part(thread_pool *pool, uint32_t epoch, int i)
 
 static uint32_t wait_for_region(thread_pool *pool, uint32_t seen)
 {
-    int64_t give_up_ns = clock_ns() + SPIN_NS;
+    int64_t start_ns = clock_ns(), spun_ns;
     uint32_t now;
     do {
         for (int i = 0; i < PAUSES_PER_LOOK; i++) {
@@ -90,7 +93,9 @@ static uint32_t wait_for_region(thread_pool *pool, uint32_t seen)
             if (now != seen) return now;
             pause_cpu();
         }
-    } while (clock_ns() < give_up_ns);
+        spun_ns = clock_ns() - start_ns;
+        if (spun_ns > GENEROUS_NS) sched_yield();
+    } while (spun_ns < SPIN_NS);
     atomic_fetch_add(&pool->n_sleeping, 1);
     while ((now = atomic_load(&pool->epoch)) == seen) futex_wait(&pool->epoch, seen);
     atomic_fetch_sub(&pool->n_sleeping, 1);
@@ -136,14 +141,14 @@ static void unpin_caller(const thread_pool *pool)
  * let it have this core rather than spin against it. */
 static void wait_for_part(thread_pool *pool, uint32_t epoch, int i)
 {
-    int64_t give_up_ns = 0;
+    int64_t start_ns = 0;
     for (int k = 1;
          atomic_load_explicit(&pool->members[i].state, memory_order_acquire) != 2 * epoch; k++) {
         pause_cpu();
         if (k % PAUSES_PER_LOOK) continue;
         int64_t now = clock_ns();
-        if (!give_up_ns) give_up_ns = now + SPIN_NS;
-        if (now > give_up_ns) sched_yield();
+        if (!start_ns) start_ns = now;
+        if (now - start_ns > GENEROUS_NS) sched_yield();
     }
 }
 

@@ -131,7 +131,7 @@ int probe_choose(const probe_rate *rates, int n_rates, int n_cores)
     /* Measurements of a few milliseconds vary, another program's turn in one of them is no reason,
      * and a thread too many costs decode nothing. Two threads of one core slow each other's
      * arithmetic: they must gain more. */
-    const double nearly = 0.85, clearly = 1.10;
+    const double nearly = 0.75, clearly = 1.10;
     double best = 0;
     int chosen = 1;
     for (int i = 0; i < n_rates; i++)

@@ -7,6 +7,7 @@
  * decode.c    one token of each of up to eight sequences; decode_moe.c its MoE
  * profile.c   where the time of both goes
  * processors.c  how many threads, and where
+ * prefetch.c  experts that may be on disk
  * measure.c   what the machine could do at best
  * kernels.h   the kernels all of it is made of
  *
@@ -316,6 +317,9 @@ void profile_count_ends(backend *b, int64_t n, int64_t n_logits);
 /* processors.c: backend_ops.choose_threads, and the pool on the processors of one memory node. */
 int32_t cpu_choose_threads(const model_weights *weights, bool pin, bool may_measure);
 calla_status cpu_start_threads(int32_t n_threads, bool pin, thread_pool **pool, calla_error *err);
+
+/* prefetch.c: asks for an expert's weights unless all are in memory. From any thread. */
+void prefetch_expert(const backend *b, const moe_weights *w, int32_t expert);
 
 /* measure.c: backend_ops.measure. */
 calla_status cpu_measure(backend *b, calla_machine_rates *rates, calla_error *err);

@@ -49,6 +49,13 @@ static void choose_experts(moe_step *t)
     }
 }
 
+static void prefetch_part(void *context, int64_t begin, int64_t end, int thread)
+{
+    const moe_step *t = context;
+    (void)thread;
+    for (int64_t g = begin; g < end; g++) prefetch_expert(t->b, t->w, t->d->groups[g].expert);
+}
+
 /* 64 inner columns of one expert for its rows: h = silu(gate) * up, rounded. */
 static void inner_columns(const moe_step *t, const matrix *gate, const matrix *up, int32_t first,
                           const decode_inputs *in, int32_t n, float *const *g, float *const *u,
@@ -165,6 +172,7 @@ void decode_moe(backend *b, const layer_weights *layer, int32_t n)
     int64_t units = (int64_t)t.n_groups * (c->expert_width / QUANT_GROUP) +
                     c->shared_expert_width / QUANT_GROUP;
     start = profile_start(&b->profile);
+    if (!b->weights->resident) thread_pool_run(b->pool, t.n_groups, 1, prefetch_part, &t);
     thread_pool_run(b->pool, units, 1, inner_part, &t);
     thread_pool_run(b->pool, c->hidden_size, 16, down_part, &t);
     profile_stop_experts(&b->profile, start, (int64_t)t.n_groups * c->expert_width,

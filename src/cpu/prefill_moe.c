@@ -127,6 +127,18 @@ static void combine_part(void *context, int64_t begin, int64_t end, int thread)
     }
 }
 
+/* The first unit of each expert asks for it. */
+static void prefetch_part(void *context, int64_t begin, int64_t end, int thread)
+{
+    const moe_chunk *t = context;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        int32_t expert = t->p->units[i].expert;
+        if (expert < t->b->config.n_experts && (i == 0 || t->p->units[i - 1].expert != expert))
+            prefetch_expert(t->b, t->w, expert);
+    }
+}
+
 void prefill_moe(backend *b, int32_t index, int64_t first, int32_t n)
 {
     moe_chunk t = {b, &b->scratch.prefill, &b->weights->layers[index].moe, n, index, first};
@@ -135,6 +147,7 @@ void prefill_moe(backend *b, int32_t index, int64_t first, int32_t n)
     sort_slots(&t);
     profile_stop(&b->profile, OP_ROUTER, start);
     start = profile_start(&b->profile);
+    if (!b->weights->resident) thread_pool_run(b->pool, t.p->n_units, 1, prefetch_part, &t);
     run_pieces(b->pool, t.p->n_units, 1, expert_part, &t);
     run_pieces(b->pool, n, 16, combine_part, &t);
     const model_config *c = &b->config;

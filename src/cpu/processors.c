@@ -6,9 +6,11 @@
 #include "cpu/cpu.h"
 
 enum {
-    PASSES = 2,       /* of which the best counts */
+    PASSES = 3,       /* of which the best counts */
     MAX_WINDOWS = 64, /* parts of the weights to read in turn */
     LINE_BYTES = 64,
+    FEW_CORES = 4, /* that prompts, which are bound by arithmetic, need all */
+    PIECE_BYTES = 256 << 10,
     SMALL_THREADS = 8, /* for a model whose tokens are too short for more to pay */
 };
 static const int64_t SMALL_TOKEN_BYTES = 64 << 20;
@@ -74,7 +76,7 @@ static double measure(reading *r, const topology *t, int n_threads, bool pin)
         r->data = r->windows[r->next++ % r->n_windows];
         enter_pages(r->data, r->n_bytes);
         int64_t start = clock_ns();
-        thread_pool_run(pool, (int64_t)r->n_bytes, LINE_BYTES, read_part, r);
+        run_pieces(pool, (int64_t)r->n_bytes, PIECE_BYTES, read_part, r);
         double rate = (double)r->n_bytes * 1e9 / (double)(clock_ns() - start);
         if (rate > best) best = rate;
     }
@@ -123,8 +125,8 @@ int32_t cpu_choose_threads(const model_weights *weights, bool pin, bool may_meas
     if (weights->token_bytes < SMALL_TOKEN_BYTES)
         return cores < SMALL_THREADS ? cores : SMALL_THREADS;
     reading r = {.n_windows = 0};
-    if (may_measure && weights->resident) find_windows(&weights->tensors, &r);
-    return r.n_windows > 1 && cores > 1 ? probe(&r, &t, most, pin) : cores;
+    if (may_measure && weights->resident && cores > FEW_CORES) find_windows(&weights->tensors, &r);
+    return r.n_windows > 1 ? probe(&r, &t, most, pin) : cores;
 }
 
 calla_status cpu_start_threads(int32_t n_threads, bool pin, thread_pool **pool, calla_error *err)
