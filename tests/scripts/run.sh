@@ -99,7 +99,7 @@ fi
 for signal in INT:130 TERM:143; do
     "$calla" run -m model --ctx 32768 -p "Hello" --show-thinking "${ban[@]}" >out 2>err &
     pid=$!
-    for _ in $(seq 100); do [ -s out ] && break; sleep 0.1; done
+    for _ in $(seq 600); do [ -s out ] && break; sleep 0.1; done
     kill -"${signal%:*}" $pid
     wait $pid
     code=$?
@@ -134,7 +134,7 @@ interrupted "no reader" "$calla" logits -m model --ids <(echo 1 2) -o fifo
 rm -f out
 "$calla" run -m model --ctx 32768 -p "Hello" --show-thinking "${ban[@]}" >out 2>err &
 pid=$!
-for _ in $(seq 100); do [ -s out ] && break; sleep 0.1; done
+for _ in $(seq 600); do [ -s out ] && break; sleep 0.1; done
 truncate -s 4096 model/model.safetensors
 wait $pid
 code=$?
