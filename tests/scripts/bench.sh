@@ -96,18 +96,54 @@ wait $pid || code=$?
 
 # ---- comparing, where there is Python ----
 if command -v python3 >/dev/null; then
-    cat >peer <<'PEER'
-#!/bin/sh
-echo '[{"n_prompt": 40, "n_gen": 0, "n_depth": 0, "avg_ts": 10.0},
-       {"n_prompt": 0, "n_gen": 5, "n_depth": 60, "avg_ts": 20.0}]'
-PEER
-    chmod +x peer
-    python3 "$source/bench/compare.py" --rounds 2 --save runs \
-        "$calla bench --synth tiny --prefill 40 --decode 60 --steps 5 --repeat 1 --json" ./peer \
-        >out 2>err || fail "compare: $(cat err)"
-    grep -qE '^prefill +40 +[0-9.]+ +10\.00 +[0-9.]+' out || fail "compare: $(cat out)"
-    grep -qE '^decode +60 +[0-9.]+ +20\.00 +[0-9.]+' out || fail "compare: $(cat out)"
-    [ "$(ls runs | wc -l)" = 4 ] || fail "compare: $(ls runs)"
+    compare() { python3 "$source/bench/compare.py" "$@"; }
+    line() { grep -qE "$1" out || fail "compare: no '$1' in: $(cat out)"; }
+    cat >fast <<'REPORT'
+{"version": "1", "backend": "cpu", "isa": "c", "threads": 2, "weights_bytes": 19500000000,
+ "prefill": [{"tokens": 40, "tokens_per_second": 50.0, "fraction_of_matrix_rate": 0.5}],
+ "decode": [{"context": 1, "sequences": 1, "tokens_per_second": 8.0,
+             "fraction_of_read_bandwidth": 0.8}]}
+REPORT
+    sed 's/50\.0/60.0/; s/0\.5/0.75/' fast >other
+    # two reports of one command: a prompt, and tokens at no context (1 of calla's) and at 60
+    cat >peer <<'REPORT'
+[{"n_prompt": 40, "n_gen": 0, "n_depth": 0, "avg_ts": 10.0, "build_commit": "abc",
+  "model_type": "m", "model_size": 20000000000, "n_threads": 2}]
+[{"n_prompt": 0, "n_gen": 5, "n_depth": 0, "avg_ts": 2.0},
+ {"n_prompt": 0, "n_gen": 5, "n_depth": 60, "avg_ts": 20.0}]
+REPORT
+    compare --rounds 2 --save runs 'cat fast' 'cat other' 'cat peer' >out 2>err ||
+        fail "compare: $(cat err)"
+    line '^ *calla 1, cpu c, 2 threads, 19\.50 GB$'
+    line '^ *llama-bench abc, m, 2 threads, 20\.00 GB$'
+    line '^prefill +40 +50\.00 +60\.00 +10\.00 +5\.00 +6\.00 +\(0\.0 %, 0\.0 %, 0\.0 %\)$'
+    line '^decode +1 +8\.00 +8\.00 +2\.00 +4\.00 +4\.00 '
+    line '^decode +60 +- +- +20\.00 +- +- '
+    # the higher limit counts: 100 of 50 / 0.5 and 60 / 0.75
+    line '^prefill +40 +50\.0 +60\.0 +10\.0 +100\.0 tokens/s$'
+    line '^decode +1 +80\.0 +80\.0 +20\.0 +10\.0 tokens/s$'
+    [ "$(ls runs | tr '\n' ' ')" = "01A.json 01B.json 01C-2.json 01C.json 02A.json 02B.json \
+02C-2.json 02C.json " ] || fail "compare: $(ls runs)"
+    points=(--prefill 40 --decode 60 --steps 5 --repeat 1)
+    compare --rounds 1 "$calla bench --synth tiny ${points[*]} --json" 'cat peer' >out 2>err ||
+        fail "compare: $(cat err)"
+    line '^prefill +40 +[0-9.]+ +10\.00 +[0-9.]+ '
+    line '^decode +60 +[0-9.]+ +20\.00 +[0-9.]+ '
+    not_compared() {
+        local part=$1
+        shift
+        compare --rounds 2 "$@" >out 2>err && fail "compare $*: not refused"
+        grep -qF -- "$part" err || fail "compare $*: no '$part' in: $(cat err)"
+    }
+    not_compared "give two to eight commands" 'cat fast'
+    not_compared "exit code 3: exit 3" 'cat fast' 'exit 3'
+    not_compared "exit code 1: false; cat peer" 'cat fast' 'false; cat peer'
+    not_compared "not JSON" 'cat fast' 'echo x'
+    not_compared "no output: true" 'cat fast' 'true'
+    not_compared "prefill 40 came twice" 'cat fast fast' 'cat peer'
+    not_compared "A has prefill 40 in some rounds only" \
+        'if [ -e second ]; then echo "[]"; else touch second; cat peer; fi' 'cat peer'
+    not_compared "the peer has no point of the others" 'cat fast' 'echo "[]"'
 fi
 
 finish
