@@ -129,7 +129,7 @@ def points_of(rounds, names):
         for point in rounds[0][name].rates:
             points.setdefault(point, []).append(name)
         for r in rounds:
-            for point in r[name].rates.keys() ^ rounds[0][name].rates.keys():
+            for point in sorted(r[name].rates.keys() ^ rounds[0][name].rates.keys()):
                 sys.exit(f"{name} has {point_text(point)} in some rounds only")
     return points
 

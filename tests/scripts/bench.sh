@@ -141,7 +141,7 @@ REPORT
     not_compared "not JSON" 'cat fast' 'echo x'
     not_compared "no output: true" 'cat fast' 'true'
     not_compared "prefill 40 came twice" 'cat fast fast' 'cat peer'
-    not_compared "A has prefill 40 in some rounds only" \
+    not_compared "A has decode 1 in some rounds only" \
         'if [ -e second ]; then echo "[]"; else touch second; cat peer; fi' 'cat peer'
     not_compared "the peer has no point of the others" 'cat fast' 'echo "[]"'
 fi
