@@ -25,16 +25,17 @@ __device__ static inline query_group group_of(int index, int query_heads, int kv
 
 /* ---- before attention ---- */
 
-/* One warp: x[8] of a lane becomes norm(x) rotated, times scale. */
-__device__ static inline void norm_and_rotate(float x[LANE_DIMS], const float *factor, float eps,
-                                              const float *cosines, const float *sines, float scale)
+/* One warp: x[8] of a lane becomes norm(x) rotated, times scale; factor[8] is the lane's. */
+__device__ static inline void norm_and_rotate(float x[LANE_DIMS], const float factor[LANE_DIMS],
+                                              float eps, const float *cosines, const float *sines,
+                                              float scale)
 {
     const int lane = threadIdx.x % WARP;
     float square = 0;
     for (int i = 0; i < LANE_DIMS; i++) square += x[i] * x[i];
     const float r = 1.0f / sqrtf(warp_sum(square) / DIM + eps);
     for (int i = 0; i < LANE_DIMS; i++) {
-        x[i] = x[i] * r * factor[lane * LANE_DIMS + i];
+        x[i] = x[i] * r * factor[i];
         /* Dims 0 ... 31 are in lanes 0 ... 3, their partners 32 ... 63 in lanes 4 ... 7. */
         float other = __shfl_xor_sync(0xffffffffu, x[i], 4);
         if (lane < ROTARY_DIMS / LANE_DIMS) {
@@ -49,7 +50,7 @@ __device__ static inline void norm_and_rotate(float x[LANE_DIMS], const float *f
 __device__ static inline void load_dims(float x[LANE_DIMS], const float *row)
 {
     const float4 *p = (const float4 *)row + threadIdx.x % WARP * 2;
-    const float4 a = p[0], b = p[1];
+    const float4 a = __ldcg(p), b = __ldcg(p + 1);
     x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
     x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
 }
@@ -232,6 +233,9 @@ __global__ void __launch_bounds__(WARPS *WARP) attention_step_kernel(attention_s
               end = min(begin + per, length);
     if (part >= n_parts) return;
     const int32_t *table = a.store.tables + (size_t)in->slot * a.store.max_blocks;
+    float q_factor[LANE_DIMS], k_factor[LANE_DIMS];
+    load_dims(q_factor, a.q_norm);
+    load_dims(k_factor, a.k_norm);
     wait_for_previous_kernel();
     release_next_kernel();
     const float *projected = a.projected + row * a.stride;
@@ -239,14 +243,14 @@ __global__ void __launch_bounds__(WARPS *WARP) attention_step_kernel(attention_s
     float x[LANE_DIMS];
     if (warp < g.n_heads) {
         load_dims(x, projected + (size_t)2 * (g.first_head + warp) * DIM);
-        norm_and_rotate(x, a.q_norm, a.eps, in->cosines, in->sines, 0.0625f); /* 1/sqrt(256) */
+        norm_and_rotate(x, q_factor, a.eps, in->cosines, in->sines, 0.0625f); /* 1/sqrt(256) */
     } else {
         for (int i = 0; i < LANE_DIMS; i++) x[i] = 0;
     }
     store_dims(s.q[warp], x);
     if (part == n_parts - 1 && warp == 0) {
         load_dims(x, k_input + g.kv_head * DIM);
-        norm_and_rotate(x, a.k_norm, a.eps, in->cosines, in->sines, 1);
+        norm_and_rotate(x, k_factor, a.eps, in->cosines, in->sines, 1);
         store_halves(
             kv_row(a.store, table, a.attention_index, a.kv_heads, 0, g.kv_head, length - 1), x);
     }

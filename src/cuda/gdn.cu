@@ -35,21 +35,25 @@ __global__ void __launch_bounds__(GDN_THREADS) gdn_step_kernel(gdn_step_args a)
     const int is_k = tid >= GDN_HEAD_DIM;
     const int channel = is_k * key_size + key_head * GDN_HEAD_DIM + tid % GDN_HEAD_DIM;
     const int v_channel = 2 * key_size + head * GDN_HEAD_DIM + slice * GDN_COLUMNS + tid;
-    float sum = 0, v_sum = 0;
+    float sum = 0, v_sum = 0; /* taps of rows before the text meet zeros */
+#pragma unroll
     for (int t = 0; t < CONV_TAPS - 1; t++) {
-        int before = position - (CONV_TAPS - 1) + t;
-        if (before < 0) continue;
-        const float *w = window + (size_t)(before % CONV_TAPS) * channels;
-        sum += a.taps[t * channels + channel] * w[channel];
-        if (tid < GDN_COLUMNS) v_sum += a.taps[t * channels + v_channel] * w[v_channel];
+        const int before = position - (CONV_TAPS - 1) + t;
+        const float *w = window + (size_t)(before & (CONV_TAPS - 1)) * channels;
+        sum += a.taps[t * channels + channel] * (before < 0 ? 0 : w[channel]);
+        if (tid < GDN_COLUMNS)
+            v_sum += a.taps[t * channels + v_channel] * (before < 0 ? 0 : w[v_channel]);
     }
+    const float tap = a.taps[(CONV_TAPS - 1) * channels + channel];
+    const float v_tap = tid < GDN_COLUMNS ? a.taps[(CONV_TAPS - 1) * channels + v_channel] : 0;
+    const float neg_exp_a = a.neg_exp_a[head], dt_bias = a.dt_bias[head];
     wait_for_previous_kernel();
     release_next_kernel();
     const float *projected = a.projected + row * a.stride;
     float *newest = window + (size_t)(position % CONV_TAPS) * channels;
     {
-        float x = projected[channel];
-        sum += a.taps[(CONV_TAPS - 1) * channels + channel] * x;
+        float x = __ldcg(projected + channel);
+        sum += tap * x;
         if (slice == 0 && head % per == 0) newest[channel] = x;
         sum = silu(sum);
         (is_k ? k : q)[tid % GDN_HEAD_DIM] = sum;
@@ -57,13 +61,13 @@ __global__ void __launch_bounds__(GDN_THREADS) gdn_step_kernel(gdn_step_args a)
         if (lane == 0) small[0][warp] = square;
     }
     if (tid < GDN_COLUMNS) {
-        float x = projected[v_channel];
+        float x = __ldcg(projected + v_channel);
         newest[v_channel] = x;
-        v[tid] = silu(v_sum + a.taps[(CONV_TAPS - 1) * channels + v_channel] * x);
+        v[tid] = silu(v_sum + v_tap * x);
     }
     const float *ab = projected + channels + value_size;
-    const float decay = expf(a.neg_exp_a[head] * softplus(ab[head] + a.dt_bias[head]));
-    const float beta = sigmoid(ab[a.value_heads + head]);
+    const float decay = expf(neg_exp_a * softplus(__ldcg(ab + head) + dt_bias));
+    const float beta = sigmoid(__ldcg(ab + a.value_heads + head));
     __syncthreads();
     float q_square = 0, k_square = 0;
     for (int w = 0; w < 4; w++) q_square += small[0][w], k_square += small[0][w + 4];

@@ -16,19 +16,18 @@ struct gemv_shared {
     unsigned char *rows;
 };
 
-static size_t gemv_shared_bytes(int n, int variant, int cols)
+static size_t gemv_shared_bytes(int variant, int cols)
 {
     return (32 + 2 * GEMV_WARPS * (size_t)variant * 16) * sizeof(float) +
-           (size_t)n * rounded_row_bytes(cols / W4_GROUP);
+           (size_t)variant * rounded_row_bytes(cols / W4_GROUP);
 }
 
 /* Heads of 128: factor (o r) silu(z), rounded. A warp takes two heads at a time. */
-__device__ static void stage_gated(const gemv_args &a, int i, const rounded_row &row)
+__device__ static void stage_gated(const gemv_args &a, int i, const rounded_row &row,
+                                   const float2 (&f)[AT_ONCE])
 {
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, groups = a.w.cols / W4_GROUP;
+    const int warp = threadIdx.x / WARP, groups = a.w.cols / W4_GROUP;
     const float *x = a.x + i * a.x_stride, *z = a.gate + i * a.gate_stride;
-    float2 f[2];
-    for (int k = 0; k < 2; k++) f[k] = ((const float2 *)a.factor)[k * WARP + lane];
     for (int g = AT_ONCE * warp; g < groups; g += AT_ONCE * GEMV_WARPS) {
         float2 v[AT_ONCE], gate[AT_ONCE];
         load_groups(v, x, groups, g, 1);
@@ -51,17 +50,18 @@ __device__ static void stage_gated(const gemv_args &a, int i, const rounded_row 
 
 /* Rounds row i of the input into shared memory. Ends without a barrier. */
 template <int INPUT>
-__device__ static void stage_input(const gemv_args &a, int i, const rounded_row &row, float *small)
+__device__ static void stage_input(const gemv_args &a, int i, const rounded_row &row,
+                                   const float2 (&factors)[AT_ONCE], float *small)
 {
     const int groups = a.w.cols / W4_GROUP;
     const float *x = a.x + i * a.x_stride;
     if (INPUT == GEMV_INPUT_NORM) {
         if (i > 0) __syncthreads(); /* `small` is free */
-        const float mean = stage_norm(row, x, a.factor, groups, a.eps, small);
+        const float mean = stage_norm(row, x, a.factor, factors, groups, a.eps, small);
         if (blockIdx.x == 0 && threadIdx.x == 0 && !is_finite(mean))
             atomicMin(a.bad_layer + i, a.layer);
     } else if (INPUT == GEMV_INPUT_GATED_NORM) {
-        stage_gated(a, i, row);
+        stage_gated(a, i, row, factors);
     } else {
         stage_plain(row, x, groups);
     }
@@ -70,6 +70,7 @@ __device__ static void stage_input(const gemv_args &a, int i, const rounded_row 
 template <int N, int INPUT, int OUTPUT>
 __global__ void __launch_bounds__(GEMV_THREADS, N <= 2 ? 3 : 2) gemv_kernel(gemv_args a, int split)
 {
+    enum { PASSES = N > 4 ? 2 : 1 }; /* four inputs each */
     extern __shared__ __align__(16) unsigned char shared[];
     gemv_shared s;
     s.small = (float *)shared;
@@ -89,17 +90,21 @@ __global__ void __launch_bounds__(GEMV_THREADS, N <= 2 ? 3 : 2) gemv_kernel(gemv
         for (int k = 0; k < FRAGMENTS; k++)
             if (first + k < end) f[k] = load_fragment(blocks + (first + k) * W4_BLOCK_BYTES);
     }
+    float2 factors[AT_ONCE]; /* of the first groups; of a head, twice */
+    if (INPUT == GEMV_INPUT_NORM) load_factors(factors, a.factor, groups);
+    if (INPUT == GEMV_INPUT_GATED_NORM)
+        for (int k = 0; k < 2; k++) factors[k] = ((const float2 *)a.factor)[k * WARP + lane];
     wait_for_previous_kernel();
     release_next_kernel();
     for (int i = 0; i < a.n; i++)
-        stage_input<INPUT>(a, i, rounded_row_at(s.rows, groups, i), s.small);
+        stage_input<INPUT>(a, i, rounded_row_at(s.rows, groups, i), factors, s.small);
     __syncthreads();
     for (int base = blockIdx.x * strips_per_block, round = 0; base < strips;
          base += gridDim.x * strips_per_block, round++) {
         strip = base + warp / split;
-        float sums[N][2];
+        strip_sums sums[PASSES];
 #pragma unroll
-        for (int i = 0; i < N; i++) sums[i][0] = sums[i][1] = 0;
+        for (int p = 0; p < PASSES; p++) sums[p].low = sums[p].high = 0;
         blocks = a.w.blocks + (size_t)strip * groups * W4_BLOCK_BYTES;
         for (int g = first; g < end && strip < strips; g += FRAGMENTS) {
             if (round > 0 || g > first) {
@@ -111,19 +116,17 @@ __global__ void __launch_bounds__(GEMV_THREADS, N <= 2 ? 3 : 2) gemv_kernel(gemv
             for (int k = 0; k < FRAGMENTS; k++) {
                 if (g + k >= end) continue;
 #pragma unroll
-                for (int i = 0; i < N; i++)
-                    if (i < a.n)
-                        multiply_fragment(f[k], rounded_row_at(s.rows, groups, i), g + k, sums[i]);
+                for (int p = 0; p < PASSES; p++)
+                    multiply_fragment<N / PASSES>(f[k], s.rows, groups, 4 * p, g + k, sums[p]);
             }
         }
         float *parts = s.parts + (round & 1) * GEMV_WARPS * N * 16;
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            float low = quad_sum(sums[i][0]), high = quad_sum(sums[i][1]);
-            if (lane % 4 == 0) {
-                parts[(warp * N + i) * 16 + lane / 4] = low;
-                parts[(warp * N + i) * 16 + lane / 4 + 8] = high;
-            }
+        for (int p = 0; p < PASSES; p++) {
+            const int i = 4 * p + lane % 4;
+            if (i >= N) continue;
+            parts[(warp * N + i) * 16 + lane / 4] = sums[p].low;
+            parts[(warp * N + i) * 16 + lane / 4 + 8] = sums[p].high;
         }
         __syncthreads();
         for (int j = threadIdx.x; j < strips_per_block * a.n * 16; j += GEMV_THREADS) {
@@ -153,7 +156,7 @@ static cudaError_t start(const gemv_args *a, int n_blocks_at_once, cudaStream_t 
     int split = split_of(a->w.cols / W4_GROUP);
     unsigned blocks = divide_up(divide_up(a->w.rows, W4_STRIP_ROWS), GEMV_WARPS / split);
     if (blocks > (unsigned)n_blocks_at_once) blocks = (unsigned)n_blocks_at_once;
-    size_t shared = gemv_shared_bytes(a->n, N, a->w.cols);
+    size_t shared = gemv_shared_bytes(N, a->w.cols);
     if (shared > 48 << 10) RETURN_IF_FAILED(allow_shared(gemv_kernel<N, INPUT, OUTPUT>, shared));
     return launch(gemv_kernel<N, INPUT, OUTPUT>, dim3(blocks), GEMV_THREADS, shared, stream, true,
                   *a, split);

@@ -15,8 +15,10 @@ enum { MOE_THREADS = 256, MOE_WARPS = 8, INNER_FRAGMENTS = 4, OUTER_FRAGMENTS = 
 /* A block takes two rows of the matrix, four warps each; moves cols + cols/16 bytes a row. */
 enum { ROUTER_ROWS = 2, ROUTER_SPLIT = MOE_WARPS / ROUTER_ROWS, INPUTS_HELD = 8 };
 
-/* u = norm(x) in f32, in shared memory; returns the mean square. */
-__device__ static float stage_exact(const float *x, const float *factor, int cols, float eps,
+/* u = norm(x) in f32, in shared memory; returns the mean square. `held`: the first factors of this
+ * thread. */
+__device__ static float stage_exact(const float *x, const float *factor,
+                                    const float (&held)[INPUTS_HELD], int cols, float eps,
                                     float *small, float *u)
 {
     const bool once = cols <= INPUTS_HELD * MOE_THREADS;
@@ -33,7 +35,8 @@ __device__ static float stage_exact(const float *x, const float *factor, int col
 #pragma unroll
         for (int k = 0; k < INPUTS_HELD; k++) {
             const int c = base + k * MOE_THREADS + threadIdx.x;
-            if (c < cols) u[c] = (once ? v[k] : __ldcg(x + c)) * r * factor[c];
+            if (c < cols)
+                u[c] = (once ? v[k] : __ldcg(x + c)) * r * (base == 0 ? held[k] : factor[c]);
         }
     return mean;
 }
@@ -51,11 +54,18 @@ __global__ void __launch_bounds__(MOE_THREADS) router_kernel(router_args a)
     uint32_t held_pair = 0;
     if (row < a.w.rows && first < chunks)
         held = load_weights(codes + first), held_pair = load_weight_word(pairs + first / 4);
+    float factors[INPUTS_HELD];
+#pragma unroll
+    for (int k = 0; k < INPUTS_HELD; k++) {
+        const int c = k * MOE_THREADS + threadIdx.x;
+        factors[k] = c < cols ? a.factor[c] : 0;
+    }
     wait_for_previous_kernel();
     release_next_kernel();
     for (int i = 0; i < a.n; i++) {
         if (i > 0) __syncthreads(); /* the last round's readers are done */
-        const float mean = stage_exact(a.x + i * a.x_stride, a.factor, cols, a.eps, small, u);
+        const float mean =
+            stage_exact(a.x + i * a.x_stride, a.factor, factors, cols, a.eps, small, u);
         if (blockIdx.x == 0 && threadIdx.x == 0 && !is_finite(mean))
             atomicMin(a.bad_layer + i, a.layer);
         __syncthreads();
@@ -112,21 +122,22 @@ __device__ static inline void load_fragments(w4_fragment (&f)[F], const unsigned
         if (first + j < end) f[j] = load_fragment(blocks + (first + j) * W4_BLOCK_BYTES);
 }
 
-/* Groups [first, end) of a strip times the groups of x from `at` on; the first F are loaded
- * already. Sums over the quad. */
+/* Groups [first, end) of a strip times the groups of the row at `x` from `at` on, of all its
+ * `groups`; the first F are loaded already. */
 template <int F>
-__device__ static inline void multiply_strip(w4_fragment (&f)[F], const unsigned char *blocks,
-                                             int first, int end, const rounded_row &x, int at,
-                                             float (&sums)[2])
+__device__ static inline strip_sums multiply_strip(w4_fragment (&f)[F], const unsigned char *blocks,
+                                                   int first, int end, unsigned char *x, int groups,
+                                                   int at)
 {
-    sums[0] = sums[1] = 0;
+    strip_sums sums;
+    sums.low = sums.high = 0;
     for (int g = first; g < end; g += F) {
         if (g > first) load_fragments(f, blocks, g, end);
 #pragma unroll
         for (int j = 0; j < F; j++)
-            if (g + j < end) multiply_fragment(f[j], x, at + g + j, sums);
+            if (g + j < end) multiply_fragment<1>(f[j], x, groups, 0, at + g + j, sums);
     }
-    sums[0] = quad_sum(sums[0]), sums[1] = quad_sum(sums[1]);
+    return sums;
 }
 
 /* ---- inner columns: h = silu(gate) * up of the chosen experts and the shared one ---- */
@@ -139,7 +150,7 @@ __global__ void __launch_bounds__(MOE_THREADS, 4) expert_inner_kernel(expert_arg
     const int width = a.inner.rows / 2, groups = a.inner.cols / W4_GROUP;
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     float *small = (float *)shared, *parts = small + 32; // [32], [8 warps][16]
-    const rounded_row x = rounded_row_at((unsigned char *)(parts + MOE_WARPS * 16), groups, 0);
+    unsigned char *x = (unsigned char *)(parts + MOE_WARPS * 16);
     const int strips = width / 8, row = blockIdx.y, unit = blockIdx.x;
     const bool routed = unit < a.k * strips;
     const int slot = routed ? unit / strips : a.k;
@@ -149,7 +160,10 @@ __global__ void __launch_bounds__(MOE_THREADS, 4) expert_inner_kernel(expert_arg
     w4_fragment f[INNER_FRAGMENTS];
     const unsigned char *blocks = strip_at(a.shared_inner.blocks, strip, groups);
     if (!routed) load_fragments(f, blocks, first, end);
-    stage_norm(x, a.x + row * a.x_stride, a.factor, groups, a.eps, small);
+    float2 factors[AT_ONCE];
+    load_factors(factors, a.factor, groups);
+    stage_norm(rounded_row_at(x, groups, 0), a.x + row * a.x_stride, a.factor, factors, groups,
+               a.eps, small);
     wait_for_previous_kernel();
     release_next_kernel();
     if (routed) {
@@ -159,11 +173,10 @@ __global__ void __launch_bounds__(MOE_THREADS, 4) expert_inner_kernel(expert_arg
         load_fragments(f, blocks, first, end);
     }
     __syncthreads();
-    float sums[2];
-    multiply_strip(f, blocks, first, end, x, 0, sums);
+    const strip_sums sums = multiply_strip(f, blocks, first, end, x, groups, 0);
     if (lane % 4 == 0) {
-        parts[warp * 16 + lane / 4] = sums[0];
-        parts[warp * 16 + lane / 4 + 8] = sums[1];
+        parts[warp * 16 + lane / 4] = sums.low;
+        parts[warp * 16 + lane / 4 + 8] = sums.high;
     }
     __syncthreads();
     if (threadIdx.x < 8) {
@@ -199,7 +212,7 @@ __global__ void __launch_bounds__(OUTER_THREADS, 2) expert_outer_kernel(expert_a
     const int groups = a.outer.cols / W4_GROUP, shared_groups = a.shared_outer.cols / W4_GROUP;
     const int all = a.k * groups + shared_groups, row = blockIdx.y, strip = blockIdx.x;
     float *parts = (float *)shared, *weights = parts + (a.k + 1) * 16; // [k + 1][16], [64]
-    const rounded_row h = rounded_row_at((unsigned char *)(weights + 64), all, 0);
+    unsigned char *h = (unsigned char *)(weights + 64);
     const float *logits = a.logits + row * (a.n_experts + 1);
     w4_fragment f[OUTER_FRAGMENTS];
     const choice c = choose_experts(logits, a.n_experts, a.k);
@@ -210,7 +223,7 @@ __global__ void __launch_bounds__(OUTER_THREADS, 2) expert_outer_kernel(expert_a
     if (warp == 0) weigh_experts(c, logits, a.k, weights);
     wait_for_previous_kernel();
     release_next_kernel();
-    stage_plain(h, a.h + row * a.h_stride, all);
+    stage_plain(rounded_row_at(h, all, 0), a.h + row * a.h_stride, all);
     __syncthreads();
     for (int slot = warp; slot <= a.k; slot += OUTER_WARPS) {
         const bool routed = slot < a.k;
@@ -222,11 +235,10 @@ __global__ void __launch_bounds__(OUTER_THREADS, 2) expert_outer_kernel(expert_a
                                   groups);
             load_fragments(f, blocks, 0, n);
         }
-        float sums[2];
-        multiply_strip(f, blocks, 0, n, h, slot * groups, sums);
+        const strip_sums sums = multiply_strip(f, blocks, 0, n, h, all, slot * groups);
         if (lane % 4 == 0) {
-            parts[slot * 16 + lane / 4] = sums[0];
-            parts[slot * 16 + lane / 4 + 8] = sums[1];
+            parts[slot * 16 + lane / 4] = sums.low;
+            parts[slot * 16 + lane / 4 + 8] = sums.high;
         }
     }
     __syncthreads();

@@ -40,4 +40,16 @@ __device__ static inline uint32_t load_weight_word(const void *p)
     return v;
 }
 
+/* d += a b of unsigned bytes a (16 rows by 32) and signed ones b (32 by 8 columns), exact. Lane l
+ * has of a the rows l / 4 and l / 4 + 8, of b the column l / 4, of d both rows and the columns 2 (l
+ * % 4) and the next. */
+__device__ static inline void multiply_bytes(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                             uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
 #endif

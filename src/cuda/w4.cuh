@@ -1,21 +1,22 @@
-/* Dot products of 4-bit strips (cuda/layout.h) with inputs rounded to two planes of int8.
+/* Products of 4-bit strips (cuda/layout.h) with inputs rounded to two planes of int8.
  *
  * A group of 64 inputs becomes x ~ scale * v, v = 128 high + low an integer of at most 16256 in
- * magnitude: high and low are bytes. The products of codes and values are summed exactly in int32
- * within a lane's 16 columns, then in f32, group by group and lane by lane in a fixed order: the
- * order depends on the number of columns alone. */
+ * magnitude: high and low are bytes. The tensor cores multiply 16 rows of codes by eight columns of
+ * bytes, which are the planes of up to four input rows; a group's sums are exact in int32. Then
+ * scale * sum + bias * (sum of x) in f32, group by group in a fixed order: it depends on the number
+ * of columns alone. */
 #ifndef CALLA_CUDA_W4_CUH
 #define CALLA_CUDA_W4_CUH
 
 #include "cuda/common.cuh"
 
-/* One input row in shared memory, `groups` groups: per group and quarter of a lane's quad 8 words,
- * high[4] then low[4], word j the inputs of word j of the codes; then per group a scale and a
- * quarter of the sum, scale * sum(v) / 4: each lane of a quad adds it. */
+/* One input row in shared memory, `groups` groups: per group and lane of a quad 8 words, high[4]
+ * then low[4], word j the inputs of word j of the codes; then per group the scale, and the sum of
+ * x. */
 struct rounded_row {
     uint32_t *planes; // [groups][4][8]
     float *scales;    // [groups]
-    float *quarters;  // [groups]
+    float *sums;      // [groups]
 };
 
 static inline __host__ __device__ size_t rounded_row_bytes(int groups)
@@ -28,7 +29,7 @@ __device__ static inline rounded_row rounded_row_at(unsigned char *memory, int g
     unsigned char *p = memory + (size_t)row * rounded_row_bytes(groups);
     r.planes = (uint32_t *)p;
     r.scales = (float *)(p + (size_t)groups * 128);
-    r.quarters = r.scales + groups;
+    r.sums = r.scales + groups;
     return r;
 }
 
@@ -83,7 +84,7 @@ __device__ static inline void round_groups(const rounded_row &r, int groups, int
             lane & 4 ? low[u] : high[u];
         if (lane == 0) {
             r.scales[group] = scale[u];
-            r.quarters[group] = scale[u] * (float)sum[u] * 0.25f;
+            r.sums[group] = scale[u] * (float)sum[u];
         }
     }
 }
@@ -117,43 +118,53 @@ __device__ static inline w4_fragment load_fragment(const unsigned char *block)
     return f;
 }
 
-/* sums[0], sums[1] += this lane's part of rows r and r + 8 of one group. 32 integer products. */
-__device__ static inline void multiply_fragment(const w4_fragment &f, const rounded_row &x,
-                                                int group, float sums[2])
-{
-    const uint4 *p = (const uint4 *)(x.planes + ((size_t)group * 4 + threadIdx.x % 4) * 8);
-    const uint4 high = p[0], low = p[1];
-    const uint32_t mask = 0x0f0f0f0fu;
-    int h0 = 0, h1 = 0, l0 = 0, l1 = 0;
-#define WORD(w)                                                                                    \
-    h0 = __dp4a((int)(f.codes.w & mask), (int)high.w, h0);                                         \
-    l0 = __dp4a((int)(f.codes.w & mask), (int)low.w, l0);                                          \
-    h1 = __dp4a((int)(f.codes.w >> 4 & mask), (int)high.w, h1);                                    \
-    l1 = __dp4a((int)(f.codes.w >> 4 & mask), (int)low.w, l1);
-    WORD(x)
-    WORD(y)
-    WORD(z)
-    WORD(w)
-#undef WORD
-    const float scale = x.scales[group], quarter = x.quarters[group];
-    sums[0] += bf16_low(f.first) * scale * (float)(128 * h0 + l0) + bf16_high(f.first) * quarter;
-    sums[1] += bf16_low(f.second) * scale * (float)(128 * h1 + l1) + bf16_high(f.second) * quarter;
-}
+/* Sums of a strip for up to four input rows: lane l has those of rows l / 4 and l / 4 + 8 for input
+ * l % 4. */
+struct strip_sums {
+    float low, high;
+};
 
-/* The sums of a quad, in all its lanes. */
-__device__ static inline float quad_sum(float x)
+/* sums += one group, for the N <= 4 inputs from number `first` on at `rows`. 16 * 64 * 8 products
+ * of bytes. */
+template <int N>
+__device__ static inline void multiply_fragment(const w4_fragment &f, unsigned char *rows,
+                                                int groups, int first, int group, strip_sums &sums)
 {
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    x += __shfl_xor_sync(0xffffffffu, x, 2);
-    return x;
+    const int column = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    uint4 x = make_uint4(0, 0, 0, 0); /* the plane of an input that this lane's column is */
+    if (column < 2 * N) {
+        const rounded_row r = rounded_row_at(rows, groups, first + column / 2);
+        x = *(const uint4 *)(r.planes + ((size_t)group * 4 + t) * 8 + column % 2 * 4);
+    }
+    const uint32_t mask = 0x0f0f0f0fu;
+    const uint4 q = f.codes;
+    int d[4] = {0, 0, 0, 0};
+    multiply_bytes(d, q.x & mask, q.x >> 4 & mask, q.y & mask, q.y >> 4 & mask, x.x, x.y);
+    multiply_bytes(d, q.z & mask, q.z >> 4 & mask, q.w & mask, q.w >> 4 & mask, x.z, x.w);
+    const rounded_row mine = rounded_row_at(rows, groups, first + (N == 1 ? 0 : t % N));
+    const float scale = mine.scales[group], sum = mine.sums[group];
+    sums.low += bf16_low(f.first) * scale * (float)(128 * d[0] + d[1]) + bf16_high(f.first) * sum;
+    sums.high +=
+        bf16_low(f.second) * scale * (float)(128 * d[2] + d[3]) + bf16_high(f.second) * sum;
 }
 
 /* ---- staging an input row, by a whole block ---- */
 
-/* u = x r factor, rounded. r = 1 / sqrt(mean square + eps); returns the mean square. `small` [32]
- * is free again after the next barrier. Begins with a barrier behind the sum, ends without one. */
+/* The factors of a norm that this lane needs first: loaded before the input is there. */
+__device__ static inline void load_factors(float2 (&f)[AT_ONCE], const float *factor, int groups)
+{
+    const int warp = threadIdx.x / WARP, warps = blockDim.x / WARP, lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int u = 0; u < AT_ONCE; u++)
+        if (warp + u * warps < groups)
+            f[u] = ((const float2 *)factor)[(warp + u * warps) * WARP + lane];
+}
+
+/* u = x r factor, rounded. r = 1 / sqrt(mean square + eps); returns the mean square. `held` is from
+ * load_factors. `small` [32] is free again after the next barrier. */
 __device__ static inline float stage_norm(const rounded_row &row, const float *x,
-                                          const float *factor, int groups, float eps, float *small)
+                                          const float *factor, const float2 (&held)[AT_ONCE],
+                                          int groups, float eps, float *small)
 {
     const int warp = threadIdx.x / WARP, warps = blockDim.x / WARP, lane = threadIdx.x % WARP;
     const bool once = groups <= AT_ONCE * warps; /* the inputs stay in registers */
@@ -171,7 +182,8 @@ __device__ static inline float stage_norm(const rounded_row &row, const float *x
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++) {
             if (g + u * warps >= groups) break;
-            const float2 f = ((const float2 *)factor)[(g + u * warps) * WARP + lane];
+            const float2 f =
+                g == warp ? held[u] : ((const float2 *)factor)[(g + u * warps) * WARP + lane];
             v[u].x *= r * f.x, v[u].y *= r * f.y;
         }
         round_groups(row, groups, g, warps, v);
