@@ -47,7 +47,16 @@ __device__ static inline void norm_and_rotate(float x[LANE_DIMS], const float fa
     }
 }
 
+/* A lane's dims of a row in shared memory, or constant. */
 __device__ static inline void load_dims(float x[LANE_DIMS], const float *row)
+{
+    const float4 *p = (const float4 *)row + threadIdx.x % WARP * 2;
+    const float4 a = p[0], b = p[1];
+    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
+    x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+}
+/* Of a row that other multiprocessors wrote. */
+__device__ static inline void fetch_dims(float x[LANE_DIMS], const float *row)
 {
     const float4 *p = (const float4 *)row + threadIdx.x % WARP * 2;
     const float4 a = __ldcg(p), b = __ldcg(p + 1);
@@ -202,18 +211,19 @@ __device__ static void combine_parts(const attention_step_args &a, int row, int 
     const int lane = threadIdx.x % WARP;
     const size_t base = ((size_t)row * a.query_heads + head) * ATTENTION_PARTS;
     float largest = -INFINITY, sum = 0, out[LANE_DIMS] = {0};
-    for (int p = lane; p < n_parts; p += WARP) largest = fmaxf(largest, a.part_max[base + p]);
+    for (int p = lane; p < n_parts; p += WARP)
+        largest = fmaxf(largest, __ldcg(a.part_max + base + p));
     largest = warp_max(largest);
 #pragma unroll 4
     for (int p = 0; p < n_parts; p++) {
-        const float c = expf(a.part_max[base + p] - largest);
+        const float c = expf(__ldcg(a.part_max + base + p) - largest);
         float x[LANE_DIMS];
-        load_dims(x, a.part_out + (base + p) * DIM);
-        sum += c * a.part_sum[base + p];
+        fetch_dims(x, a.part_out + (base + p) * DIM);
+        sum += c * __ldcg(a.part_sum + base + p);
         for (int d = 0; d < LANE_DIMS; d++) out[d] += c * x[d];
     }
     float gate[LANE_DIMS];
-    load_dims(gate, a.projected + row * a.stride + (2 * head + 1) * DIM);
+    fetch_dims(gate, a.projected + row * a.stride + (2 * head + 1) * DIM);
     for (int d = 0; d < LANE_DIMS; d++) out[d] = out[d] / sum * sigmoid(gate[d]);
     store_dims(a.out + ((size_t)row * a.query_heads + head) * DIM, out);
 }
@@ -242,20 +252,20 @@ __global__ void __launch_bounds__(WARPS *WARP) attention_step_kernel(attention_s
     const float *k_input = projected + (size_t)2 * a.query_heads * DIM;
     float x[LANE_DIMS];
     if (warp < g.n_heads) {
-        load_dims(x, projected + (size_t)2 * (g.first_head + warp) * DIM);
+        fetch_dims(x, projected + (size_t)2 * (g.first_head + warp) * DIM);
         norm_and_rotate(x, q_factor, a.eps, in->cosines, in->sines, 0.0625f); /* 1/sqrt(256) */
     } else {
         for (int i = 0; i < LANE_DIMS; i++) x[i] = 0;
     }
     store_dims(s.q[warp], x);
     if (part == n_parts - 1 && warp == 0) {
-        load_dims(x, k_input + g.kv_head * DIM);
+        fetch_dims(x, k_input + g.kv_head * DIM);
         norm_and_rotate(x, k_factor, a.eps, in->cosines, in->sines, 1);
         store_halves(
             kv_row(a.store, table, a.attention_index, a.kv_heads, 0, g.kv_head, length - 1), x);
     }
     if (part == n_parts - 1 && warp == 1) {
-        load_dims(x, k_input + (a.kv_heads + g.kv_head) * DIM);
+        fetch_dims(x, k_input + (a.kv_heads + g.kv_head) * DIM);
         store_halves(
             kv_row(a.store, table, a.attention_index, a.kv_heads, 1, g.kv_head, length - 1), x);
     }
