@@ -33,7 +33,7 @@ __device__ static inline void norm_and_rotate(float x[LANE_DIMS], const float fa
     const int lane = threadIdx.x % WARP;
     float square = 0;
     for (int i = 0; i < LANE_DIMS; i++) square += x[i] * x[i];
-    const float r = 1.0f / sqrtf(warp_sum(square) / DIM + eps);
+    const float r = inverse_root_finite(warp_sum(square) / DIM + eps);
     for (int i = 0; i < LANE_DIMS; i++) {
         x[i] = x[i] * r * factor[i];
         /* Dims 0 ... 31 are in lanes 0 ... 3, their partners 32 ... 63 in lanes 4 ... 7. */
@@ -224,7 +224,7 @@ __device__ static void combine_parts(const attention_step_args &a, int row, int 
     }
     float gate[LANE_DIMS];
     fetch_dims(gate, a.projected + row * a.stride + (2 * head + 1) * DIM);
-    for (int d = 0; d < LANE_DIMS; d++) out[d] = out[d] / sum * sigmoid(gate[d]);
+    for (int d = 0; d < LANE_DIMS; d++) out[d] = out[d] / sum * sigmoid_finite(gate[d]);
     store_dims(a.out + ((size_t)row * a.query_heads + head) * DIM, out);
 }
 

@@ -38,6 +38,7 @@ __device__ static inline choice choose_among(const float *logits, int n, int cou
     }
     choice c;
     c.first = c.second = 0;
+#pragma unroll 1
     for (int s = 0; s < count; s++) {
         uint32_t mine = 0;
         int where = -1;
@@ -73,14 +74,17 @@ __device__ static inline choice choose_experts(const float *logits, int n, int c
 
 /* weights[k] in shared memory: the softmax of the chosen logits among themselves, added up in the
  * order of the slots. By one warp. */
-__device__ static inline void weigh_experts(const choice &c, const float *logits, int k,
+__device__ static inline void weigh_experts(const choice &c, const float *logits, int n, int k,
                                             float *weights)
 {
     const int lane = threadIdx.x % WARP;
     const float most = __ldcg(logits + chosen(c, 0));
     float w[2], sum = 0;
+    for (int e = lane; e < n; e += WARP) sum += __ldcg(logits + e) - __ldcg(logits + e);
+    sum = warp_sum(sum); /* 0, or NaN: a router that has overflowed must not look like a choice */
     w[0] = lane < k ? expf(__ldcg(logits + c.first) - most) : 0;
     w[1] = lane + WARP < k ? expf(__ldcg(logits + c.second) - most) : 0;
+#pragma unroll 1
     for (int s = 0; s < k; s++) sum += __shfl_sync(0xffffffffu, w[s / WARP], s % WARP);
     if (lane < k) weights[lane] = w[0] / sum;
     if (lane + WARP < k) weights[lane + WARP] = w[1] / sum;

@@ -73,13 +73,22 @@ __device__ static inline float block_sum(float x, float *shared)
     return sum;
 }
 
-__device__ static inline float sigmoid(float x)
+/* The fast quotient and root (2 units in the last place): the exact ones are a hundred instructions
+ * each, and a kernel that runs once a layer waits for its instructions, too.
+ *
+ * What would turn an infinity into an ordinary number gives NaN instead (x - x is 0 for finite x).
+ */
+__device__ static inline float sigmoid_finite(float x)
 {
-    return 1.0f / (1.0f + expf(-x));
+    return __fdividef(1.0f, 1.0f + expf(-x)) + (x - x);
+}
+__device__ static inline float inverse_root_finite(float x)
+{
+    return rsqrtf(x) + (x - x);
 }
 __device__ static inline float silu(float x)
 {
-    return x / (1.0f + expf(-x));
+    return __fdividef(x, 1.0f + expf(-x)) + (x - x);
 }
 __device__ static inline float softplus(float x)
 {
@@ -97,12 +106,10 @@ __device__ static inline bool is_finite(float x)
 {
     return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
-/* KV cache element: beyond the range of a half it is the largest; NaN and infinity stay what they
- * are. */
+/* KV cache element: beyond the range of a half it is the largest; NaN and infinity are NaN. */
 __device__ static inline __half to_half(float x)
 {
-    if (!is_finite(x)) return __float2half_rn(x);
-    return __float2half_rn(fminf(fmaxf(x, -65504.0f), 65504.0f));
+    return __float2half_rn(fminf(fmaxf(x, -65504.0f), 65504.0f) + (x - x));
 }
 
 static inline unsigned divide_up(int64_t a, int64_t b)

@@ -66,13 +66,14 @@ __global__ void __launch_bounds__(GDN_THREADS) gdn_step_kernel(gdn_step_args a)
         v[tid] = silu(v_sum + v_tap * x);
     }
     const float *ab = projected + channels + value_size;
-    const float decay = expf(neg_exp_a * softplus(__ldcg(ab + head) + dt_bias));
-    const float beta = sigmoid(__ldcg(ab + a.value_heads + head));
+    const float rate = __ldcg(ab + head) + dt_bias;
+    const float decay = expf(neg_exp_a * softplus(rate)) + (rate - rate);
+    const float beta = sigmoid_finite(__ldcg(ab + a.value_heads + head));
     __syncthreads();
     float q_square = 0, k_square = 0;
     for (int w = 0; w < 4; w++) q_square += small[0][w], k_square += small[0][w + 4];
-    const float q_scale = (1.0f / sqrtf((float)GDN_HEAD_DIM)) / sqrtf(q_square + 1e-6f);
-    const float k_scale = 1.0f / sqrtf(k_square + 1e-6f);
+    const float q_scale = 0.08838834764831845f * inverse_root_finite(q_square + 1e-6f);
+    const float k_scale = inverse_root_finite(k_square + 1e-6f);
     float kk[4], qq[4], qk = 0;
     float4 sk = make_float4(0, 0, 0, 0), sq = make_float4(0, 0, 0, 0);
 #pragma unroll

@@ -28,6 +28,7 @@ __device__ static void stage_gated(const gemv_args &a, int i, const rounded_row 
 {
     const int warp = threadIdx.x / WARP, groups = a.w.cols / W4_GROUP;
     const float *x = a.x + i * a.x_stride, *z = a.gate + i * a.gate_stride;
+#pragma unroll 1
     for (int g = AT_ONCE * warp; g < groups; g += AT_ONCE * GEMV_WARPS) {
         float2 v[AT_ONCE], gate[AT_ONCE];
         load_groups(v, x, groups, g, 1);
@@ -37,7 +38,7 @@ __device__ static void stage_gated(const gemv_args &a, int i, const rounded_row 
         for (int h = 0; h < AT_ONCE / 2; h++) {
             const float2 p = v[2 * h], q = v[2 * h + 1];
             const float sum = warp_sum(p.x * p.x + p.y * p.y + (q.x * q.x + q.y * q.y));
-            r[h] = 1.0f / sqrtf(sum / GDN_HEAD_DIM + a.eps);
+            r[h] = inverse_root_finite(sum / GDN_HEAD_DIM + a.eps);
         }
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++) {
@@ -68,7 +69,8 @@ __device__ static void stage_input(const gemv_args &a, int i, const rounded_row 
 }
 
 template <int N, int INPUT, int OUTPUT>
-__global__ void __launch_bounds__(GEMV_THREADS, N <= 2 ? 3 : 2) gemv_kernel(gemv_args a, int split)
+__global__ void __launch_bounds__(GEMV_THREADS, N <= 2 ? 3 : 2)
+    gemv_kernel(gemv_args a, int log_split)
 {
     enum { PASSES = N > 4 ? 2 : 1 }; /* four inputs each */
     extern __shared__ __align__(16) unsigned char shared[];
@@ -77,11 +79,12 @@ __global__ void __launch_bounds__(GEMV_THREADS, N <= 2 ? 3 : 2) gemv_kernel(gemv
     s.parts = s.small + 32;
     s.rows = (unsigned char *)(s.parts + 2 * GEMV_WARPS * N * 16);
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const int groups = a.w.cols / W4_GROUP, per = (groups + split - 1) / split;
+    const int groups = a.w.cols / W4_GROUP, split = 1 << log_split;
+    const int per = (groups + split - 1) >> log_split;
     const int strips = (a.w.rows + W4_STRIP_ROWS - 1) / W4_STRIP_ROWS;
-    const int strips_per_block = GEMV_WARPS / split;
-    const int first = warp % split * per, end = min(first + per, groups);
-    int strip = blockIdx.x * strips_per_block + warp / split;
+    const int strips_per_block = GEMV_WARPS >> log_split;
+    const int first = (warp & (split - 1)) * per, end = min(first + per, groups);
+    int strip = blockIdx.x * strips_per_block + (warp >> log_split);
     w4_fragment f[FRAGMENTS];
     const unsigned char *blocks = a.w.blocks + (size_t)strip * groups * W4_BLOCK_BYTES;
     /* The first weights are on their way before the input exists. */
@@ -96,16 +99,18 @@ __global__ void __launch_bounds__(GEMV_THREADS, N <= 2 ? 3 : 2) gemv_kernel(gemv
         for (int k = 0; k < 2; k++) factors[k] = ((const float2 *)a.factor)[k * WARP + lane];
     wait_for_previous_kernel();
     release_next_kernel();
+#pragma unroll 1
     for (int i = 0; i < a.n; i++)
         stage_input<INPUT>(a, i, rounded_row_at(s.rows, groups, i), factors, s.small);
     __syncthreads();
     for (int base = blockIdx.x * strips_per_block, round = 0; base < strips;
          base += gridDim.x * strips_per_block, round++) {
-        strip = base + warp / split;
+        strip = base + (warp >> log_split);
         strip_sums sums[PASSES];
 #pragma unroll
         for (int p = 0; p < PASSES; p++) sums[p].low = sums[p].high = 0;
         blocks = a.w.blocks + (size_t)strip * groups * W4_BLOCK_BYTES;
+#pragma unroll 1
         for (int g = first; g < end && strip < strips; g += FRAGMENTS) {
             if (round > 0 || g > first) {
 #pragma unroll
@@ -133,6 +138,7 @@ __global__ void __launch_bounds__(GEMV_THREADS, N <= 2 ? 3 : 2) gemv_kernel(gemv
             int local = j / (a.n * 16), i = j / 16 % a.n;
             int row = (base + local) * W4_STRIP_ROWS + j % 16;
             float sum = 0;
+#pragma unroll 1
             for (int w = 0; w < split; w++)
                 sum += parts[((local * split + w) * N + i) * 16 + j % 16];
             if (row >= a.w.rows) continue;
@@ -143,23 +149,23 @@ __global__ void __launch_bounds__(GEMV_THREADS, N <= 2 ? 3 : 2) gemv_kernel(gemv
 }
 
 /* Warps that share a strip: a function of the columns alone, since it orders the sum. */
-static int split_of(int groups)
+static int log_split_of(int groups)
 {
-    int split = 1;
-    while (split < GEMV_WARPS && groups / split > FRAGMENTS) split *= 2;
-    return split;
+    int log_split = 0;
+    while (1 << log_split < GEMV_WARPS && groups >> log_split > FRAGMENTS) log_split++;
+    return log_split;
 }
 
 template <int N, int INPUT, int OUTPUT>
 static cudaError_t start(const gemv_args *a, int n_blocks_at_once, cudaStream_t stream)
 {
-    int split = split_of(a->w.cols / W4_GROUP);
-    unsigned blocks = divide_up(divide_up(a->w.rows, W4_STRIP_ROWS), GEMV_WARPS / split);
+    int log_split = log_split_of(a->w.cols / W4_GROUP);
+    unsigned blocks = divide_up(divide_up(a->w.rows, W4_STRIP_ROWS), GEMV_WARPS >> log_split);
     if (blocks > (unsigned)n_blocks_at_once) blocks = (unsigned)n_blocks_at_once;
     size_t shared = gemv_shared_bytes(N, a->w.cols);
     if (shared > 48 << 10) RETURN_IF_FAILED(allow_shared(gemv_kernel<N, INPUT, OUTPUT>, shared));
     return launch(gemv_kernel<N, INPUT, OUTPUT>, dim3(blocks), GEMV_THREADS, shared, stream, true,
-                  *a, split);
+                  *a, log_split);
 }
 
 template <int INPUT, int OUTPUT>

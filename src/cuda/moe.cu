@@ -23,6 +23,7 @@ __device__ static float stage_exact(const float *x, const float *factor,
 {
     const bool once = cols <= INPUTS_HELD * MOE_THREADS;
     float v[INPUTS_HELD], sum = 0;
+#pragma unroll 1
     for (int base = 0; base < cols; base += INPUTS_HELD * MOE_THREADS)
 #pragma unroll
         for (int k = 0; k < INPUTS_HELD; k++) {
@@ -30,7 +31,8 @@ __device__ static float stage_exact(const float *x, const float *factor,
             v[k] = c < cols ? __ldcg(x + c) : 0;
             sum += v[k] * v[k];
         }
-    const float mean = block_sum(sum, small) / (float)cols, r = 1.0f / sqrtf(mean + eps);
+    const float mean = block_sum(sum, small) / (float)cols, r = inverse_root_finite(mean + eps);
+#pragma unroll 1
     for (int base = 0; base < cols; base += INPUTS_HELD * MOE_THREADS)
 #pragma unroll
         for (int k = 0; k < INPUTS_HELD; k++) {
@@ -70,6 +72,7 @@ __global__ void __launch_bounds__(MOE_THREADS) router_kernel(router_args a)
             atomicMin(a.bad_layer + i, a.layer);
         __syncthreads();
         float sum = 0;
+#pragma unroll 1
         for (int c = first; c < chunks && row < a.w.rows; c += ROUTER_SPLIT * WARP) {
             const uint4 q = c == first ? held : codes[c];
             const uint32_t pair = c == first ? held_pair : pairs[c / 4];
@@ -131,6 +134,7 @@ __device__ static inline strip_sums multiply_strip(w4_fragment (&f)[F], const un
 {
     strip_sums sums;
     sums.low = sums.high = 0;
+#pragma unroll 1
     for (int g = first; g < end; g += F) {
         if (g > first) load_fragments(f, blocks, g, end);
 #pragma unroll
@@ -220,11 +224,12 @@ __global__ void __launch_bounds__(OUTER_THREADS, 2) expert_outer_kernel(expert_a
     if (warp < a.k)
         blocks = strip_at(a.outer.blocks + (size_t)chosen(c, warp) * a.outer_bytes, strip, groups);
     if (warp <= a.k) load_fragments(f, blocks, 0, warp < a.k ? groups : shared_groups);
-    if (warp == 0) weigh_experts(c, logits, a.k, weights);
+    if (warp == 0) weigh_experts(c, logits, a.n_experts, a.k, weights);
     wait_for_previous_kernel();
     release_next_kernel();
     stage_plain(rounded_row_at(h, all, 0), a.h + row * a.h_stride, all);
     __syncthreads();
+#pragma unroll 1
     for (int slot = warp; slot <= a.k; slot += OUTER_WARPS) {
         const bool routed = slot < a.k;
         const int n = routed ? groups : shared_groups;
@@ -245,9 +250,10 @@ __global__ void __launch_bounds__(OUTER_THREADS, 2) expert_outer_kernel(expert_a
     if (threadIdx.x < 16) {
         float *x = a.x_out + row * a.x_stride + strip * W4_STRIP_ROWS + threadIdx.x;
         float sum = __ldcg(x);
+#pragma unroll 1
         for (int slot = 0; slot < a.k; slot++)
             sum += weights[slot] * parts[slot * 16 + threadIdx.x];
-        *x = sum + sigmoid(__ldcg(logits + a.n_experts)) * parts[a.k * 16 + threadIdx.x];
+        *x = sum + sigmoid_finite(__ldcg(logits + a.n_experts)) * parts[a.k * 16 + threadIdx.x];
     }
 }
 

@@ -31,7 +31,8 @@ static __device__ void norm_and_rotate(float (&v)[8], const float *factor, float
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < 8; i++) sum += v[i] * v[i];
-    float r = 1.0f / sqrtf(warp_sum(sum) / ATTENTION_DIM + eps);
+    float mean = warp_sum(sum) / ATTENTION_DIM;
+    float r = 1.0f / sqrtf(mean + eps) + (mean - mean);
 #pragma unroll
     for (int i = 0; i < 8; i++) v[i] = v[i] * r * factor[lane * 8 + i];
 #pragma unroll

@@ -23,23 +23,23 @@ __device__ __forceinline__ uint32_t shared_address(const void *p)
 
 /* ---- numbers ---- */
 
-/* To half with magnitudes beyond 65504 clamped; NaN and infinity stay what they are. */
+/* To half with magnitudes beyond 65504 clamped; NaN and infinity are NaN (v - v is 0 for finite v).
+ */
 __device__ __forceinline__ __half to_half(float v)
 {
-    bool infinite = fabsf(v) == __uint_as_float(0x7f800000u);
     float w = v;
     asm("min.NaN.f32 %0, %0, 0f477FE000;\n\tmax.NaN.f32 %0, %0, 0fC77FE000;" : "+f"(w));
-    return __float2half_rn(infinite ? v : w);
+    return __float2half_rn(w + (v - v));
 }
 
 __device__ __forceinline__ float sigmoid(float x)
 {
-    return 1.0f / (1.0f + expf(-x));
+    return 1.0f / (1.0f + expf(-x)) + (x - x); /* an overflowed gate is neither open nor shut */
 }
 
 __device__ __forceinline__ float silu(float x)
 {
-    return x / (1.0f + expf(-x));
+    return x / (1.0f + expf(-x)) + (x - x);
 }
 
 __device__ __forceinline__ uint32_t half2_bits(__half2 v)

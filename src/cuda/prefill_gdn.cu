@@ -50,7 +50,8 @@ static __global__ void __launch_bounds__(128) convolve_kernel(prefill_gdn_args a
         f.w = convolve(taps[3], rows[i].w, rows[i + 1].w, rows[i + 2].w, rows[i + 3].w);
         if (unit < 2 * a.n_key_heads) {
             float sum = warp_sum(f.x * f.x + f.y * f.y + (f.z * f.z + f.w * f.w));
-            float r = (unit < a.n_key_heads ? 0.08838834764831845f : 1.0f) / sqrtf(sum + 1e-6f);
+            float r = (unit < a.n_key_heads ? 0.08838834764831845f : 1.0f) / sqrtf(sum + 1e-6f) +
+                      (sum - sum);
             f.x *= r, f.y *= r, f.z *= r, f.w *= r;
         }
         *(float4 *)(a.f + t * channels + channel) = f;
@@ -68,7 +69,7 @@ static __global__ void gates_kernel(prefill_gdn_args a, int64_t first_column)
     int32_t h = i % heads;
     float x = row[h] + a.dt_bias[h];
     float softplus = x > 20.0f ? x : log1pf(expf(x));
-    a.decay[i] = a.neg_exp_a[h] * softplus;
+    a.decay[i] = a.neg_exp_a[h] * softplus + (x - x);
     a.beta[i] = sigmoid(row[heads + h]);
 }
 
@@ -211,7 +212,7 @@ static __global__ void gated_norm_kernel(prefill_gdn_args a, int64_t z_column)
     float4 z = *(const float4 *)(a.projected + t * a.projected_stride + z_column + h * HEAD + c);
     float4 f = *(const float4 *)(a.norm_factor + c);
     float mean = warp_sum(o.x * o.x + o.y * o.y + (o.z * o.z + o.w * o.w)) / HEAD;
-    float r = 1.0f / sqrtf(mean + a.eps);
+    float r = 1.0f / sqrtf(mean + a.eps) + (mean - mean);
     __half2 lo =
         __halves2half2(to_half(f.x * (o.x * r) * silu(z.x)), to_half(f.y * (o.y * r) * silu(z.y)));
     __half2 hi =

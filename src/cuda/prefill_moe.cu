@@ -242,6 +242,9 @@ static __global__ void top_k_kernel(const float *logits, int64_t stride, int32_t
         keys[i] = e < n_experts ? rank_key(row[e], e) : 0;
     }
     float largest = 0, sum = 0, mine[TOP_K_MAX / 32] = {};
+    /* 0, or NaN: a router that has overflowed must not look like a choice. */
+    for (int32_t e = lane; e < n_experts; e += 32) sum += row[e] - row[e];
+    sum = warp_sum(sum);
     uint64_t limit = ~(uint64_t)0;
     for (int32_t s = 0; s < k; s++) {
         uint64_t best = 0;

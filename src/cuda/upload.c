@@ -214,10 +214,12 @@ static float plain_element(const void *context, int32_t i)
 {
     return vector_at(context, i);
 }
-/* Finite, because it meets a softplus that may be 0 and inf * 0 is NaN. */
+/* Finite, because it meets a softplus that may be 0 and inf * 0 is NaN; but not where the weight
+ * itself is not. */
 static float decay_element(const void *context, int32_t i)
 {
-    return -fminf(expf(vector_at(context, i)), FLT_MAX);
+    float a_log = vector_at(context, i);
+    return isfinite(a_log) ? -fminf(expf(a_log), FLT_MAX) : NAN;
 }
 /* From channel-major to tap-major. */
 static float tap_element(const void *context, int32_t i)

@@ -60,8 +60,8 @@ __device__ static inline void round_groups(const rounded_row &r, int groups, int
         const float most = __uint_as_float(largest[u]);
         /* Below 2^-100 everything rounds to zero: its inverse would overflow. */
         const bool some = !bad && most > 0x1p-100f;
-        const float inverse = some ? 16256.0f / most : 0;
-        scale[u] = bad ? __uint_as_float(0x7fc00000u) : some ? most / 16256.0f : 0;
+        const float inverse = some ? __fdividef(16256.0f, most) : 0;
+        scale[u] = bad ? __uint_as_float(0x7fc00000u) : some ? most * (1.0f / 16256.0f) : 0;
         const int a = some ? __float2int_rn(v[u].x * inverse) : 0;
         const int b = some ? __float2int_rn(v[u].y * inverse) : 0;
         sum[u] = a + b;
@@ -170,13 +170,15 @@ __device__ static inline float stage_norm(const rounded_row &row, const float *x
     const bool once = groups <= AT_ONCE * warps; /* the inputs stay in registers */
     float2 v[AT_ONCE];
     float sum = 0;
+#pragma unroll 1
     for (int g = warp; g < groups; g += AT_ONCE * warps) {
         load_groups(v, x, groups, g, warps);
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++) sum += v[u].x * v[u].x + v[u].y * v[u].y;
     }
     const float mean = block_sum(sum, small) / (float)(groups * W4_GROUP);
-    const float r = 1.0f / sqrtf(mean + eps);
+    const float r = inverse_root_finite(mean + eps);
+#pragma unroll 1
     for (int g = warp; g < groups; g += AT_ONCE * warps) {
         if (!once) load_groups(v, x, groups, g, warps);
 #pragma unroll
@@ -196,6 +198,7 @@ __device__ static inline void stage_plain(const rounded_row &row, const float *x
 {
     const int warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     float2 v[AT_ONCE];
+#pragma unroll 1
     for (int g = warp; g < groups; g += AT_ONCE * warps) {
         load_groups(v, x, groups, g, warps);
         round_groups(row, groups, g, warps, v);
