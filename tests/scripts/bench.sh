@@ -85,7 +85,7 @@ grep -q '"why": "beyond the context"' out || fail "default points: $(cat out)"
 grep -q '"context": 512' out || fail "default points: $(cat out)"
 
 # ---- interrupted: what was measured is printed ----
-"$calla" bench --synth tiny --prefill 16,31K --repeat 1 --steps 2 >out 2>err &
+"$calla" bench --synth tiny --prefill 16,31K --max-seconds 100000 --repeat 1 --steps 2 >out 2>err &
 pid=$!
 sleep 3
 kill -INT $pid

@@ -21,12 +21,14 @@ if ! diff <(echo "$archived") <(echo "$declared"); then
 fi
 # Each header alone compiles, as C17 and, where there is a compiler for it, as C++.
 work=$(mktemp -d)
+# A library built with sanitizers needs their run-time.
+sanitizers=$(sed -n 's/^CALLA_SANITIZE:STRING=//p' "$build/CMakeCache.txt")
 trap 'rm -rf "$work"' EXIT
 for header in calla model; do
     printf '#include <calla/%s.h>\nint main(void) { return calla_version() == 0; }\n' "$header" >"$work/header.c"
     cc -std=c17 -Wall -Wextra -Werror -pedantic -I "$source/include" -c "$work/header.c" -o "$work/header.o"
     # shellcheck disable=SC2046
-    cc "$work/header.o" "$build/libcalla.a" $(pkg-config --libs jansson libpcre2-8 libutf8proc) -lm -lpthread \
+    cc ${sanitizers:+-fsanitize=$sanitizers} "$work/header.o" "$build/libcalla.a" $(pkg-config --libs jansson libpcre2-8 libutf8proc) -lm -lpthread \
         -o "$work/program"
     "$work/program"
     if command -v c++ >/dev/null; then
