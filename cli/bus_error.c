@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -47,7 +48,11 @@ static char *find_file(uintptr_t address)
 
 static void on_bus_error(int number, siginfo_t *info, void *context)
 {
+    /* Threads that compute fault together, and there is one buffer: the first one speaks and ends
+     * the program. */
+    static atomic_flag taken = ATOMIC_FLAG_INIT;
     (void)context;
+    while (atomic_flag_test_and_set(&taken)) pause();
     char *file = find_file((uintptr_t)info->si_addr);
     if (!file) { /* not a file's fault: as if there were no handler */
         signal(number, SIG_DFL);
