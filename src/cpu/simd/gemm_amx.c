@@ -1,11 +1,11 @@
 /* Matrix times many rows on AMX tiles in bfloat16, f32 sums: the counterpart of gemm_bf16_c.
  *
- * y^T = W x^T: a tile A is 16 weight rows by 32 columns, dequantised into L1 as bf16; a tile B is
- * 32 columns by 16 inputs, packed once per layer input; the sums are 16 rows by 16 inputs. A
- * product of two tiles takes 16 cycles: 512 multiply-adds a cycle. Two row tiles meet two tiles of
- * inputs, four products for four loads: in 64 cycles L2 gives 2 KB of inputs, L1 2 KB of weights.
- * Between the products the next block of weights is dequantised into a second buffer: vector units
- * and tile unit work at the same time, so the longer of the two is what counts.
+ * y^T = W x^T: a tile A is 16 weight rows by 32 columns, dequantised as bf16; a tile B is 32
+ * columns by 16 inputs, packed once per layer input; the sums are 16 rows by 16 inputs. A product
+ * of two tiles takes 16 cycles: 512 multiply-adds a cycle. Two row tiles meet two tiles of inputs,
+ * four products for four loads: in 64 cycles L2 gives 2 KB of inputs and 2 KB of weights. Between
+ * the products the next block of weights is dequantised into a second buffer: vector units and tile
+ * unit work at the same time, so the longer of the two is what counts.
  *
  * Dequantising: a 16-bit word of codes holds four columns. The 32 words of two groups, shifted by
  * 0, 4, 8 or 12 bits, are indices into a table of 2 x 16 bf16 values, the upper half for the second
