@@ -35,10 +35,7 @@ calla_status store_init(backend *b, calla_error *err)
 {
     store *s = &b->store;
     int64_t n = (int64_t)b->options.n_sequences * s->max_blocks + b->options.n_snapshots;
-    if (n > INT32_MAX)
-        return error_set(err, CALLA_ERR_MEMORY, "KV cache of %lld blocks, more than the %d allowed",
-                         (long long)n, INT32_MAX);
-    CALLA_TRY(block_pool_init(&s->pool, (int32_t)n, err));
+    CALLA_TRY(block_pool_init(&s->pool, n, err));
     for (int32_t i = 0; i < b->options.n_sequences; i++) {
         s->sequences[i].at.state = s->states + (size_t)i * s->state_floats;
         s->sequences[i].at.blocks = s->sequence_blocks + (size_t)i * (size_t)s->max_blocks;
@@ -118,47 +115,34 @@ static int32_t blocks_of(int64_t length)
 
 calla_status store_reserve(backend *b, backend_sequence *s, int64_t n, calla_error *err)
 {
-    block_pool *pool = &b->store.pool;
     timeline *at = &s->at;
-    int32_t have = blocks_of(at->length), need = blocks_of(at->length + n) - have;
+    int32_t have = blocks_of(at->length), need = blocks_of(at->length + n) - have, shared;
     assert(have + need <= b->store.max_blocks);
-    bool copy = at->length % KV_BLOCK_TOKENS != 0 && pool->references[at->blocks[have - 1]] > 1;
-    if (pool->n_free < need + copy)
-        return error_set(err, CALLA_ERR_MEMORY, "KV cache: %d of %d blocks are free, %d are needed",
-                         pool->n_free, pool->n_blocks, need + copy);
-    if (copy) {
-        int32_t shared = at->blocks[have - 1], own = block_pool_take(pool);
-        size_t bytes = b->store.block_bytes;
-        copy_bytes(b, b->store.kv + (size_t)own * bytes, b->store.kv + (size_t)shared * bytes,
-                   bytes);
-        block_pool_release(pool, shared);
-        at->blocks[have - 1] = own;
-    }
-    for (int32_t i = 0; i < need; i++) at->blocks[have + i] = block_pool_take(pool);
+    CALLA_TRY(block_list_grow(&b->store.pool, at->blocks, have, need,
+                              at->length % KV_BLOCK_TOKENS != 0, &shared, err));
+    size_t bytes = b->store.block_bytes;
+    if (shared >= 0)
+        copy_bytes(b, b->store.kv + (size_t)at->blocks[have - 1] * bytes,
+                   b->store.kv + (size_t)shared * bytes, bytes);
     return CALLA_OK;
 }
 
 void store_trim(backend *b, backend_sequence *s, int64_t reserved_length)
 {
-    for (int32_t i = blocks_of(s->at.length); i < blocks_of(reserved_length); i++)
-        block_pool_release(&b->store.pool, s->at.blocks[i]);
+    block_list_release(&b->store.pool, s->at.blocks, blocks_of(s->at.length),
+                       blocks_of(reserved_length));
 }
 
 static void clear(backend *b, timeline *at)
 {
-    for (int32_t i = 0; i < blocks_of(at->length); i++)
-        block_pool_release(&b->store.pool, at->blocks[i]);
+    block_list_release(&b->store.pool, at->blocks, 0, blocks_of(at->length));
     at->length = 0;
 }
 
 /* Makes `to`, cleared before, the same point as `from`. */
 static void share(backend *b, timeline *to, const timeline *from)
 {
-    int32_t n = blocks_of(from->length);
-    for (int32_t i = 0; i < n; i++) {
-        block_pool_retain(&b->store.pool, from->blocks[i]);
-        to->blocks[i] = from->blocks[i];
-    }
+    block_list_share(&b->store.pool, to->blocks, from->blocks, blocks_of(from->length));
     if (from->length > 0) state_copy(b, to->state, from->state);
     to->length = from->length;
 }

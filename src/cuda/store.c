@@ -59,7 +59,7 @@ calla_status cuda_store_init(backend *b, calla_error *err)
     CALLA_TRY(pinned_allocate((size_t)b->options.n_sequences * max_blocks * sizeof(int32_t),
                               "block tables", &tables, err));
     s->tables = tables;
-    CALLA_TRY(block_pool_init(&s->pool, (int32_t)n_blocks(b), err));
+    CALLA_TRY(block_pool_init(&s->pool, (int64_t)n_blocks(b), err));
     for (int32_t i = 0; i < b->options.n_sequences; i++)
         s->sequences[i].at = (timeline){.blocks = s->tables + (size_t)i * max_blocks,
                                         .state = 2 * i,
@@ -100,45 +100,41 @@ static calla_status send_table(backend *b, const timeline *at, int32_t first, in
                          "sending a block table", err);
 }
 
+/* The content of a sequence's last block, which is its own, from the one it shared before. */
+static calla_status copy_block(backend *b, int32_t own, int32_t shared, calla_error *err)
+{
+    size_t bytes = b->store.view.block_bytes;
+    unsigned char *kv = b->store.view.kv;
+    return backend_check(b,
+                         cudaMemcpyAsync(kv + (size_t)own * bytes, kv + (size_t)shared * bytes,
+                                         bytes, cudaMemcpyDeviceToDevice, b->stream),
+                         "copying a KV block", err);
+}
+
+/* A failure of the device is kept in b->failed and ends the backend. */
 calla_status cuda_store_reserve(backend *b, backend_sequence *s, int64_t n, calla_error *err)
 {
-    block_pool *pool = &b->store.pool;
     timeline *at = &s->at;
-    int32_t have = blocks_of(at->length), need = blocks_of(at->length + n) - have;
+    int32_t have = blocks_of(at->length), need = blocks_of(at->length + n) - have, shared;
     assert(have + need <= b->store.view.max_blocks);
-    bool copy = at->length % KV_BLOCK_TOKENS != 0 && pool->references[at->blocks[have - 1]] > 1;
-    if (pool->n_free < need + copy)
-        return error_set(err, CALLA_ERR_MEMORY, "KV cache: %d of %d blocks are free, %d are needed",
-                         pool->n_free, pool->n_blocks, need + copy);
-    if (copy) {
-        int32_t shared = at->blocks[have - 1], own = block_pool_take(pool);
-        size_t bytes = b->store.view.block_bytes;
-        unsigned char *kv = b->store.view.kv;
-        cudaError_t status = cudaMemcpyAsync(kv + (size_t)own * bytes, kv + (size_t)shared * bytes,
-                                             bytes, cudaMemcpyDeviceToDevice, b->stream);
-        if (status != cudaSuccess) {
-            block_pool_release(pool, own);
-            return backend_check(b, status, "copying a KV block", err);
-        }
-        block_pool_release(pool, shared);
-        at->blocks[have - 1] = own;
-    }
-    for (int32_t i = 0; i < need; i++) at->blocks[have + i] = block_pool_take(pool);
-    calla_status status = send_table(b, at, have - copy, have + need, err);
+    CALLA_TRY(block_list_grow(&b->store.pool, at->blocks, have, need,
+                              at->length % KV_BLOCK_TOKENS != 0, &shared, err));
+    calla_status status = CALLA_OK;
+    if (shared >= 0) status = copy_block(b, at->blocks[have - 1], shared, err);
+    if (status == CALLA_OK) status = send_table(b, at, have - (shared >= 0), have + need, err);
     if (status != CALLA_OK) cuda_store_trim(b, s, at->length + n);
     return status;
 }
 
 void cuda_store_trim(backend *b, backend_sequence *s, int64_t reserved_length)
 {
-    for (int32_t i = blocks_of(s->at.length); i < blocks_of(reserved_length); i++)
-        block_pool_release(&b->store.pool, s->at.blocks[i]);
+    block_list_release(&b->store.pool, s->at.blocks, blocks_of(s->at.length),
+                       blocks_of(reserved_length));
 }
 
 static void clear(backend *b, timeline *at)
 {
-    for (int32_t i = 0; i < blocks_of(at->length); i++)
-        block_pool_release(&b->store.pool, at->blocks[i]);
+    block_list_release(&b->store.pool, at->blocks, 0, blocks_of(at->length));
     at->length = 0;
     at->anchored = false;
 }
@@ -156,7 +152,6 @@ static calla_status copy_state(backend *b, float *to, const float *from, calla_e
 static calla_status share(backend *b, timeline *to, float *to_states, const timeline *from,
                           const float *from_states, calla_error *err)
 {
-    int32_t n = blocks_of(from->length);
     size_t floats = b->store.view.state_floats;
     if (from->length > 0)
         CALLA_TRY(copy_state(b, to_states + (size_t)to->state * floats,
@@ -164,10 +159,7 @@ static calla_status share(backend *b, timeline *to, float *to_states, const time
     if (from->anchored)
         CALLA_TRY(copy_state(b, to_states + (size_t)to->anchor * floats,
                              from_states + (size_t)from->anchor * floats, err));
-    for (int32_t i = 0; i < n; i++) {
-        block_pool_retain(&b->store.pool, from->blocks[i]);
-        to->blocks[i] = from->blocks[i];
-    }
+    block_list_share(&b->store.pool, to->blocks, from->blocks, blocks_of(from->length));
     to->length = from->length;
     to->anchored = from->anchored;
     memcpy(to->tail, from->tail, sizeof to->tail);

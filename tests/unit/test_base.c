@@ -457,6 +457,39 @@ static void test_block_pool(void **state)
     block_pool_deinit(&pool);
 }
 
+/* Lists that share their blocks: a last one that is written to becomes its list's own. */
+static void test_block_list(void **state)
+{
+    (void)state;
+    calla_error err;
+    block_pool pool;
+    int32_t a[4], b[4], shared, last;
+    assert_ok(block_pool_init(&pool, 5, &err), &err);
+    assert_ok(block_list_grow(&pool, a, 0, 2, false, &shared, &err), &err);
+    assert_int_equal(shared, -1);
+    assert_ok(block_list_grow(&pool, a, 2, 0, true, &shared, &err), &err);
+    assert_int_equal(shared, -1); /* nobody else holds it */
+    block_list_share(&pool, b, a, 2);
+    assert_memory_equal(a, b, 2 * sizeof *a);
+    last = a[1];
+    assert_ok(block_list_grow(&pool, b, 2, 1, false, &shared, &err), &err);
+    assert_true(shared == -1 && b[1] == last); /* full: not written to */
+    block_list_release(&pool, b, 2, 3);
+    assert_ok(block_list_grow(&pool, b, 2, 1, true, &shared, &err), &err);
+    assert_true(shared == last && b[1] != last && a[1] == last);
+    assert_int_equal(pool.references[last], 1);
+    assert_int_equal(pool.n_free, 1);
+    assert_error(block_list_grow(&pool, a, 2, 2, true, &shared, &err), CALLA_ERR_MEMORY, &err,
+                 "1 of 5 blocks are free, 2 are needed");
+    assert_int_equal(pool.n_free, 1);
+    block_list_release(&pool, a, 0, 2);
+    block_list_release(&pool, b, 0, 3);
+    assert_int_equal(pool.n_free, 5);
+    block_pool_deinit(&pool);
+    assert_error(block_pool_init(&pool, (int64_t)INT32_MAX + 1, &err), CALLA_ERR_MEMORY, &err,
+                 "2147483648 blocks");
+}
+
 enum { MAX_ITEMS = 5000, MAX_THREADS = 5 };
 
 typedef struct region {
@@ -617,15 +650,25 @@ static void test_machine_info(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_error),          cmocka_unit_test(test_error_truncation),
-        cmocka_unit_test(test_memory),         cmocka_unit_test(test_grow),
-        cmocka_unit_test(test_arena),          cmocka_unit_test(test_strbuf),
-        cmocka_unit_test(test_read_files),     cmocka_unit_test(test_write_files),
-        cmocka_unit_test(test_every_half),     cmocka_unit_test(test_half_rounding),
-        cmocka_unit_test(test_every_bf16),     cmocka_unit_test(test_philox),
-        cmocka_unit_test(test_block_pool),     cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_worker_signals), cmocka_unit_test(test_sleeping_threads),
-        cmocka_unit_test(test_clock),          cmocka_unit_test(test_cpu_features),
+        cmocka_unit_test(test_error),
+        cmocka_unit_test(test_error_truncation),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_grow),
+        cmocka_unit_test(test_arena),
+        cmocka_unit_test(test_strbuf),
+        cmocka_unit_test(test_read_files),
+        cmocka_unit_test(test_write_files),
+        cmocka_unit_test(test_every_half),
+        cmocka_unit_test(test_half_rounding),
+        cmocka_unit_test(test_every_bf16),
+        cmocka_unit_test(test_philox),
+        cmocka_unit_test(test_block_pool),
+        cmocka_unit_test(test_block_list),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_worker_signals),
+        cmocka_unit_test(test_sleeping_threads),
+        cmocka_unit_test(test_clock),
+        cmocka_unit_test(test_cpu_features),
         cmocka_unit_test(test_machine_info),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
