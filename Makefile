@@ -3,11 +3,11 @@
 # they may, and otherwise print the one command that would.
 
 PACKAGES = build-essential cmake ninja-build pkg-config \
-           libjansson-dev libpcre2-dev libutf8proc-dev libmicrohttpd-dev \
+           libjansson-dev libpcre2-dev libutf8proc-dev libmicrohttpd-dev libvectorscan-dev \
            libcmocka-dev libcurl4-openssl-dev
 # What a shell can see of each: programs, then pkg-config modules.
 PROGRAMS = cc cmake ninja pkg-config
-MODULES  = jansson libpcre2-8 libutf8proc libmicrohttpd cmocka libcurl
+MODULES  = jansson libpcre2-8 libutf8proc libmicrohttpd libhs cmocka libcurl
 
 BUILD   ?= build
 MODEL   ?= models/tiny

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The direction of dependence: base <- model <- engine <- server, cli; the backends (cpu, cuda)
 # include base and model and implement engine/backend.h; nothing includes a backend's headers but
-# the backend, its tests and the list of backends; cli uses the public headers only.
+# the backend, its tests and the list of backends; hybrid stands beside the server, which may use it,
+# and knows base and the public headers; cli uses the public headers only.
 set -euo pipefail
 cd "$3"
 bad=0
@@ -21,7 +22,7 @@ check src/model 'base/|model/'
 check src/engine 'base/|model/|engine/'
 check src/cpu 'base/|model/|engine/backend\.h|cpu/'
 check src/cuda 'base/|model/|engine/backend\.h|cuda/'
-check src/server 'base/|model/|engine/|server/'
+check src/server 'base/|model/|engine/|server/|hybrid/'
 check src/hybrid 'base/|hybrid/'
 check cli '[a-z_]+\.h|server/'
 # Public headers include public headers only.

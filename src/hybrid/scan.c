@@ -1,0 +1,82 @@
+#include "hybrid/scan.h"
+
+#include "base/memory.h"
+
+#include <string.h>
+
+static uint8_t kind_of(char c)
+{
+    return is_digit(c) ? WORD_DIGIT : is_upper(c) ? WORD_UPPER : is_lower(c) ? WORD_LOWER : 0;
+}
+
+void scan_find_words(scan *s)
+{
+    size_t end_before = SIZE_MAX - 1; /* of the word with digits before; none is near yet */
+    for (size_t i = 0; i < s->n;) {
+        uint8_t has = kind_of(s->text[i]);
+        if (!has) {
+            i++;
+            continue;
+        }
+        size_t start = i;
+        for (uint8_t kind; i < s->n && (kind = kind_of(s->text[i])); i++) has |= kind;
+        if (!(has & WORD_DIGIT)) continue;
+        if (mem_grow((void **)&s->words, &s->words_capacity, s->n_words + 1, sizeof *s->words,
+                     "words", NULL) != CALLA_OK) {
+            s->failed = true;
+            return;
+        }
+        char gap = end_before + 1 == start ? s->text[end_before] : '\0';
+        s->words[s->n_words++] = (word){(uint32_t)start, (uint32_t)(i - start), has, gap};
+        end_before = i;
+    }
+}
+
+void scan_add(scan *s, detect_category category, const char *kind, size_t start, size_t end,
+              double confidence)
+{
+    if (mem_grow((void **)&s->found, &s->found_capacity, s->n_found + 1, sizeof *s->found,
+                 "findings", NULL) != CALLA_OK) {
+        s->failed = true;
+        return;
+    }
+    s->found[s->n_found++] = (candidate){.start = (uint32_t)start,
+                                         .end = (uint32_t)end,
+                                         .category = category,
+                                         .kind = kind,
+                                         .confidence = (float)confidence};
+}
+
+/* How many cues of the list end at or before `at`. */
+static size_t cues_until(const cue_list *list, size_t at)
+{
+    size_t low = 0, high = list->n;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (list->items[middle].end <= at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+bool scan_cue_before(const scan *s, cue_class class_, size_t at, size_t window, size_t *index)
+{
+    const cue_list *list = &s->cues[class_];
+    size_t n = cues_until(list, at);
+    if (n == 0 || at - list->items[n - 1].end > window) return false;
+    if (index) *index = n - 1;
+    return true;
+}
+
+bool scan_cue_after(const scan *s, cue_class class_, size_t at, size_t window)
+{
+    const cue_list *list = &s->cues[class_];
+    /* The first that ends after `at` may begin before it; the next may not. */
+    for (size_t i = cues_until(list, at), k = 0; k < 4 && i + k < list->n; k++) {
+        size_t start = list->items[i + k].start;
+        if (start >= at) return start - at <= window;
+    }
+    return false;
+}
