@@ -176,15 +176,14 @@ static calla_status report(const json_error_t *e, const char *what, size_t offse
                      e->text, e->line, offset);
 }
 
-calla_status json_parse_text(const char *text, size_t n_bytes, const char *what, json_t **value,
-                             calla_error *err)
+static calla_status parse(const char *text, size_t n_bytes, const char *what, size_t flags,
+                          json_t **value, calla_error *err)
 {
     bool any;
     CALLA_TRY(check_integers(text, n_bytes, what, &any, err));
     calla_status status = CALLA_OK;
     strbuf rewritten = {0};
     json_error_t e;
-    const size_t flags = JSON_ALLOW_NUL | JSON_DECODE_ANY;
     json_t *tree = NULL;
     if (any) {
         rewrite(text, n_bytes, SIZE_MAX, &rewritten);
@@ -214,6 +213,19 @@ done:
     json_decref(tree);
     strbuf_free(&rewritten);
     return status;
+}
+
+calla_status json_parse_text(const char *text, size_t n_bytes, const char *what, json_t **value,
+                             calla_error *err)
+{
+    return parse(text, n_bytes, what, JSON_ALLOW_NUL | JSON_DECODE_ANY, value, err);
+}
+
+calla_status json_parse_unique(const char *text, size_t n_bytes, const char *what, json_t **value,
+                               calla_error *err)
+{
+    const size_t flags = JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_REJECT_DUPLICATES;
+    return parse(text, n_bytes, what, flags, value, err);
 }
 
 bool json_is_big_integer(const json_t *value)

@@ -25,6 +25,9 @@ enum {
  * owned by the caller (json_decref). */
 calla_status json_parse_text(const char *text, size_t n_bytes, const char *what, json_t **value,
                              calla_error *err);
+/* The same, but a key that an object has twice is an error; there the last one counts. */
+calla_status json_parse_unique(const char *text, size_t n_bytes, const char *what, json_t **value,
+                               calla_error *err);
 
 /* Whether `value` is an integer that does not fit jansson's. */
 bool json_is_big_integer(const json_t *value);

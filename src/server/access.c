@@ -8,7 +8,8 @@
 static bool host_name(const char *host, char *name, size_t n_name)
 {
     const char *begin = host, *end;
-    if (*host == '[') {
+    bool bracketed = *host == '[';
+    if (bracketed) {
         begin++;
         end = strchr(begin, ']');
         if (!end) return false;
@@ -21,6 +22,8 @@ static bool host_name(const char *host, char *name, size_t n_name)
     if (n == 0 || n >= n_name) return false;
     memcpy(name, begin, n);
     name[n] = '\0';
+    struct in6_addr address;
+    if (bracketed && inet_pton(AF_INET6, name, &address) != 1) return false;
     if (*host == '\0') return true;
     size_t n_digits = strspn(host + 1, "0123456789");
     return *host == ':' && n_digits > 0 && n_digits <= 5 && host[1 + n_digits] == '\0';

@@ -3,6 +3,7 @@
 #define CALLA_SERVER_CONTEXT_H
 
 #include "server/access.h"
+#include "server/connections.h"
 #include "server/prepare.h"
 #include "server/scheduler.h"
 #include "server/server.h"
@@ -18,6 +19,7 @@ struct server {
     metrics metrics;
     replay *replay;
     scheduler *scheduler;
+    connections *connections;
     struct MHD_Daemon *daemon;
     int listen_fd;
     int32_t port;

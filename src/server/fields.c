@@ -103,10 +103,11 @@ bool field_refuse(const json_t *value, const char *name, void *into, api_error *
                     name);
 }
 
-int json_text_depth(const char *text, size_t n_bytes, int limit)
+int json_text_depth(const char *text, size_t n_bytes, int limit, int64_t *n_values)
 {
     int depth = 0, deepest = 0;
     bool in_string = false;
+    *n_values = 1;
     for (size_t i = 0; i < n_bytes && deepest <= limit; i++) {
         char c = text[i];
         if (in_string) {
@@ -118,8 +119,11 @@ int json_text_depth(const char *text, size_t n_bytes, int limit)
             in_string = true;
         } else if (c == '[' || c == '{') {
             if (++depth > deepest) deepest = depth;
+            ++*n_values;
         } else if (c == ']' || c == '}') {
             depth--;
+        } else if (c == ',' || c == ':') {
+            ++*n_values;
         }
     }
     return deepest;

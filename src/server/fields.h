@@ -32,7 +32,8 @@ bool field_ignore_string(const json_t *value, const char *name, void *into, api_
 bool field_ignore_object(const json_t *value, const char *name, void *into, api_error *e);
 bool field_refuse(const json_t *value, const char *name, void *into, api_error *e);
 
-/* The depth of nesting of a JSON text, found without parsing it: at most `limit` + 1. */
-int json_text_depth(const char *text, size_t n_bytes, int limit);
+/* The depth of nesting of a JSON text, found without parsing it: at most `limit` + 1. *n_values: as
+ * many values and keys it has at most, up to where that was found. */
+int json_text_depth(const char *text, size_t n_bytes, int limit, int64_t *n_values);
 
 #endif

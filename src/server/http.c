@@ -9,7 +9,10 @@
 enum {
     HEADER_BYTES = 32768, /* memory of a connection: bounds its headers */
     STACK_BYTES = 1 << 20,
-    MAX_NESTING = 100, /* of a body */
+    MAX_NESTING = 100,       /* of a body */
+    VALUE_BYTES = 100,       /* of memory that a JSON value may take */
+    BODIES_AT_ONCE = 16,     /* memory of requests, in largest bodies */
+    N_MORE_CONNECTIONS = 16, /* to say that there are too many */
 };
 
 /* ---- responses ---- */
@@ -19,15 +22,10 @@ static void add_header(struct MHD_Response *response, const char *name, const ch
     MHD_add_response_header(response, name, value);
 }
 
-static const char *header(const http_request *r, const char *name)
-{
-    return MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND, name);
-}
-
 /* Pages of configured origins may read the answer. */
 static void add_cors(const http_request *r, struct MHD_Response *response)
 {
-    const char *origin = header(r, "Origin");
+    const char *origin = http_header(r, "Origin");
     if (!origin || !access_origin_is_configured(&r->server->access, origin)) return;
     add_header(response, "Access-Control-Allow-Origin", origin);
     add_header(response, "Vary", "Origin");
@@ -82,6 +80,7 @@ static void respond_error(http_request *r, const api_error *e)
         snprintf(seconds, sizeof seconds, "%d", e->retry_after_s);
         add_header(response, "Retry-After", seconds);
     }
+    if (response && r->closes) add_header(response, "Connection", "close");
     if (response && e->status == 401) add_header(response, "WWW-Authenticate", "Bearer");
     if (response && r->allow) add_header(response, "Allow", r->allow);
     send_response(r, e->status, response);
@@ -89,10 +88,10 @@ static void respond_error(http_request *r, const api_error *e)
 
 /* ---- answers of the engine ---- */
 
-static int socket_of(const http_request *r)
+static int socket_of(struct MHD_Connection *connection)
 {
     const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     return info ? info->connect_fd : -1;
 }
 
@@ -107,7 +106,7 @@ static ssize_t read_stream(void *user, uint64_t position, char *buffer, size_t n
         strbuf_clear(&a->out);
         a->n_sent = 0;
         if (a->closed) return MHD_CONTENT_READER_END_OF_STREAM;
-        reply_wait what = reply_run(a, socket_of(r), a->last_write_ns + silence_ns);
+        reply_wait what = reply_run(a, socket_of(r->connection), a->last_write_ns + silence_ns);
         if (what == REPLY_GONE) return MHD_CONTENT_READER_END_WITH_ERROR;
         if (what == REPLY_TIMEOUT && clock_ns() >= a->last_write_ns + silence_ns)
             reply_keep_alive(a);
@@ -141,7 +140,7 @@ void http_respond_reply(http_request *r)
         return;
     }
     while (!a->closed) {
-        if (reply_run(a, socket_of(r), INT64_MAX) != REPLY_GONE) continue;
+        if (reply_run(a, socket_of(r->connection), INT64_MAX) != REPLY_GONE) continue;
         r->result = MHD_NO; /* nobody to answer */
         r->responded = true;
         return;
@@ -151,9 +150,38 @@ void http_respond_reply(http_request *r)
         return;
     }
     api_error e;
-    api_fail(&e, a->error_status, NULL, "engine_error", "%s", a->error);
-    if (e.status == 503) e.retry_after_s = 5;
+    reply_get_error(a, &e);
     respond_error(r, &e);
+}
+
+/* ---- connections ---- */
+
+static connection_entry *entry_of(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
+static void on_connection(void *user, struct MHD_Connection *connection, void **context,
+                          enum MHD_ConnectionNotificationCode what)
+{
+    server *s = user;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED)
+        *context = connections_open(s->connections, socket_of(connection));
+    else
+        connections_close(s->connections, *context);
+}
+
+/* A URL keeps what would cut it short or hide in a log line as it was sent. */
+static size_t on_unescape(void *user, struct MHD_Connection *connection, char *text)
+{
+    (void)user, (void)connection;
+    for (const char *at = text; (at = strchr(at, '%')); at++)
+        if ((at[1] == '0' || at[1] == '1' || at[1] == '7') && at[2] &&
+            (at[1] != '7' || at[2] == 'f' || at[2] == 'F'))
+            return strlen(text);
+    return MHD_http_unescape(text);
 }
 
 /* ---- requests ---- */
@@ -166,102 +194,45 @@ static void count_request(server *s, int32_t n)
     pthread_mutex_unlock(&s->lock);
 }
 
-static bool matches(const endpoint *p, const char *path)
-{
-    size_t n = strlen(p->path);
-    if (strncmp(path, p->path, n) != 0) return false;
-    return path[n] == '\0' || (p->is_prefix && path[n] == '/' && path[n + 1] != '\0');
-}
-
-/* The endpoint for path and method. HEAD is a GET whose body libmicrohttpd leaves out. */
-static bool find_endpoint(http_request *r, api_error *e)
-{
-    const endpoint *other = NULL;
-    const char *method = strcmp(r->method, "HEAD") == 0 ? "GET" : r->method;
-    for (const endpoint *p = endpoints; p->method; p++) {
-        if (!matches(p, r->path)) continue;
-        if (strcmp(p->method, method) == 0) r->endpoint = p;
-        other = p;
-    }
-    if (r->endpoint) return true;
-    if (other) {
-        r->allow = other->method;
-        return api_fail(e, 405, NULL, "method_not_allowed", "%s is for %s requests", other->path,
-                        other->method);
-    }
-    return api_fail(e, 404, NULL, "unknown_url", "Invalid URL (%s %s)", r->method, r->path);
-}
-
-static bool check_body_headers(const http_request *r, api_error *e)
-{
-    static const char json[] = "application/json";
-    if (strcmp(r->endpoint->method, "POST") != 0) return true;
-    const char *type = header(r, "Content-Type"), *length = header(r, "Content-Length");
-    /* Anything else a page could send without asking. */
-    if (!type || strncasecmp(type, json, sizeof json - 1) != 0 ||
-        !strchr("; \t", type[sizeof json - 1]))
-        return api_fail(e, 415, NULL, "unsupported_media_type",
-                        "the Content-Type must be application/json");
-    if (length && strtoull(length, NULL, 10) > (uint64_t)r->server->options.max_body_bytes)
-        return api_fail(e, 413, NULL, "request_too_large", "the request is larger than %lld bytes",
-                        (long long)r->server->options.max_body_bytes);
-    return true;
-}
-
-static bool check_state(server *s, api_error *e)
-{
-    switch (server_get_state(s)) {
-    case SERVER_OK:
-        return true;
-    case SERVER_LOADING:
-        api_fail(e, 503, NULL, "loading", "the model is being loaded");
-        e->retry_after_s = 2;
-        return false;
-    case SERVER_FAILED:
-        return api_fail(e, 503, NULL, "failed", "%s", s->error.message);
-    default:
-        api_fail(e, 503, NULL, "shutting_down", "the server is shutting down");
-        e->retry_after_s = 5;
-        return false;
-    }
-}
-
-/* All that can be said before the body is read. */
-static bool check_head(http_request *r, api_error *e)
-{
-    const access_rules *a = &r->server->access;
-    const char *host = header(r, "Host"), *origin = header(r, "Origin");
-    if (!access_check_host(a, host, e) || !access_check_origin(a, origin, host, e)) return false;
-    if (strcmp(r->method, "OPTIONS") == 0 && origin && access_origin_is_configured(a, origin))
-        return true; /* a preflight carries no key */
-    if (!find_endpoint(r, e)) return false;
-    if (!r->endpoint->is_open &&
-        !access_check_key(a, header(r, "Authorization"), header(r, "x-api-key"), e))
-        return false;
-    return check_body_headers(r, e) && (!r->endpoint->needs_engine || check_state(r->server, e));
-}
-
 static void respond_preflight(http_request *r)
 {
     struct MHD_Response *response = MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
+    /* Clients in pages send headers of their own, too: the origin is trusted with any. */
+    const char *wanted = http_header(r, "Access-Control-Request-Headers");
     if (response) {
         add_header(response, "Access-Control-Allow-Methods", "GET, POST");
         add_header(response, "Access-Control-Allow-Headers",
-                   "Authorization, Content-Type, x-api-key");
+                   wanted ? wanted : "Authorization, Content-Type, x-api-key");
         add_header(response, "Access-Control-Max-Age", "600");
     }
     send_response(r, 204, response);
 }
 
+/* Counts memory that the request takes until it is answered; all requests share a budget. */
+static bool reserve(http_request *r, int64_t n_bytes, api_error *e)
+{
+    atomic_llong *used = &r->server->metrics.gauges.request_bytes;
+    int64_t most = r->server->options.max_body_bytes * BODIES_AT_ONCE;
+    if (n_bytes > most)
+        return api_fail(e, 413, NULL, "request_too_large", "the request has too many values");
+    r->n_reserved += n_bytes;
+    if (atomic_fetch_add(used, n_bytes) + n_bytes <= most) return true;
+    api_fail(e, 503, NULL, "overloaded", "too many large requests at once; try again later");
+    e->retry_after_s = 1;
+    return false;
+}
+
 static bool parse_body(http_request *r, api_error *e)
 {
     calla_error err;
+    int64_t n_values;
     if (strcmp(r->endpoint->method, "POST") != 0) return true;
     if (r->body.failed) return api_fail(e, 500, NULL, NULL, "no memory for the request");
-    if (json_text_depth(r->body.data, r->body.n, MAX_NESTING) > MAX_NESTING)
+    if (json_text_depth(r->body.data, r->body.n, MAX_NESTING, &n_values) > MAX_NESTING)
         return api_fail(e, 400, NULL, "invalid_json", "the request nests deeper than %d levels",
                         MAX_NESTING);
-    if (json_parse_text(r->body.data ? r->body.data : "", r->body.n, "request", &r->json, &err) !=
+    if (!reserve(r, n_values * VALUE_BYTES, e)) return false;
+    if (json_parse_unique(r->body.data ? r->body.data : "", r->body.n, "request", &r->json, &err) !=
         CALLA_OK)
         return api_fail(e, 400, NULL, "invalid_json", "%s", err.message);
     strbuf_free(&r->body);
@@ -285,7 +256,7 @@ static void add_body(http_request *r, const char *data, size_t n)
     if (r->body.n + n > (size_t)r->server->options.max_body_bytes)
         api_fail(&r->error, 413, NULL, "request_too_large", "the request is larger than %lld bytes",
                  (long long)r->server->options.max_body_bytes);
-    else
+    else if (reserve(r, (int64_t)n, &r->error))
         strbuf_append(&r->body, data, n);
 }
 
@@ -300,10 +271,12 @@ static http_request *begin(server *s, struct MHD_Connection *connection, const c
     r->start_ns = clock_ns();
     r->result = MHD_YES;
     snprintf(r->method, sizeof r->method, "%s", method);
-    if (snprintf(r->path, sizeof r->path, "%s", url) >= (int)sizeof r->path)
-        api_fail(&r->error, 404, NULL, "unknown_url", "the URL is too long");
-    else
-        check_head(r, &r->error);
+    if (!http_check_head(r, url, &r->error) || !connections_is_full(s->connections)) return r;
+    if (r->endpoint && r->endpoint->is_open) return r; /* who watches must see it */
+    api_fail(&r->error, 503, NULL, "too_many_connections", "more than %d connections",
+             s->options.n_connections);
+    r->error.retry_after_s = 1;
+    r->unread = r->closes = true;
     return r;
 }
 
@@ -313,12 +286,14 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
                                   size_t *n_data, void **state)
 {
     http_request *r = *state;
+    server *s = user;
     (void)version;
     if (!r) {
-        *state = r = begin(user, connection, url, method);
+        *state = r = begin(s, connection, url, method);
         if (!r) return MHD_NO;
-        if (r->error.status != 413) return MHD_YES;
-        respond_error(r, &r->error); /* not even read */
+        connections_await(s->connections, entry_of(connection)); /* its body */
+        if (!r->error.status || !r->unread) return MHD_YES;
+        respond_error(r, &r->error);
         return r->result;
     }
     if (r->responded) return MHD_NO; /* what could not be read is no further request */
@@ -327,6 +302,7 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
         *n_data = 0;
         return MHD_YES;
     }
+    connections_arrived(s->connections, entry_of(connection));
     handle(r);
     return r->result;
 }
@@ -351,8 +327,9 @@ static json_t *reply_fields(const reply *a)
 static void log_request(const http_request *r)
 {
     int64_t ns = clock_ns() - r->start_ns;
-    json_t *fields = json_pack("{s:s, s:s, s:i, s:f}", "method", r->method, "path", r->path,
-                               "status", r->status, "ms", (double)ns / 1e6);
+    json_t *fields = json_pack(
+        "{s:o, s:o, s:i, s:f}", "method", server_log_text(r->method, strlen(r->method)), "path",
+        server_log_text(r->path, strlen(r->path)), "status", r->status, "ms", (double)ns / 1e6);
     if (fields && r->reply) {
         json_t *more = reply_fields(r->reply);
         json_object_update(fields, more);
@@ -369,8 +346,9 @@ static void on_completed(void *user, struct MHD_Connection *connection, void **s
                          enum MHD_RequestTerminationCode how)
 {
     http_request *r = *state;
-    (void)user, (void)connection, (void)how;
+    (void)user, (void)how;
     if (!r) return;
+    connections_await(r->server->connections, entry_of(connection)); /* the next request */
     metrics *m = &r->server->metrics;
     if (r->reply) { /* whoever is left of it: the log wants the end */
         atomic_store(&r->reply->job->cancelled, true);
@@ -382,6 +360,7 @@ static void on_completed(void *user, struct MHD_Connection *connection, void **s
     count_request(r->server, -1);
     reply_free(r->reply);
     json_decref(r->json);
+    atomic_fetch_sub(&m->gauges.request_bytes, r->n_reserved);
     strbuf_free(&r->body);
     free(r);
     *state = NULL;
@@ -394,7 +373,8 @@ static void on_library_message(void *user, const char *format, va_list args)
     if (!s->log.verbose) return; /* clients that break off, mostly */
     vsnprintf(text, sizeof text, format, args);
     text[strcspn(text, "\n")] = '\0';
-    server_log_put(&s->log, "http", json_pack("{s:s}", "message", text));
+    server_log_put(&s->log, "http",
+                   json_pack("{s:o}", "message", server_log_text(text, strlen(text))));
 }
 
 calla_status http_start(server *s, calla_error *err)
@@ -405,10 +385,11 @@ calla_status http_start(server *s, calla_error *err)
             MHD_USE_ERROR_LOG | MHD_USE_ITC,
         0, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_library_message, s,
         MHD_OPTION_LISTEN_SOCKET, s->listen_fd, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->n_connections, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)o->idle_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES,
-        MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-        MHD_OPTION_END);
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_UNESCAPE_CALLBACK, on_unescape,
+        s, MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->n_connections + N_MORE_CONNECTIONS,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)o->idle_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)HEADER_BYTES, MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES,
+        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
     if (!s->daemon) return error_set(err, CALLA_ERR_IO, "the HTTP server could not be started");
     s->listen_fd = -1; /* the daemon's */
     return CALLA_OK;

@@ -30,11 +30,20 @@ struct http_request {
     json_t *json;    /* of the body, in a POST */
     api_error error; /* found before the body was read, if status is set */
     int64_t start_ns;
-    int status;   /* sent; 0 = none */
-    reply *reply; /* if the engine has to do with it */
+    int64_t n_reserved; /* of metrics.gauges.request_bytes */
+    bool closes;        /* an error ends the connection */
+    bool unread;        /* an error is answered without reading the body, and ends the connection */
+    int status;         /* sent; 0 = none */
+    reply *reply;       /* if the engine has to do with it */
     bool responded;
     enum MHD_Result result; /* of queueing the response */
 };
+
+/* A header's value, or NULL. */
+const char *http_header(const http_request *r, const char *name);
+/* Checks a request's head: who may send it, what it is for. Sets r->path and r->endpoint (NULL for
+ * a page's preflight). False with *e set; r->unread then says whether its body is to be read. */
+bool http_check_head(http_request *r, const char *target, api_error *e);
 
 /* Takes over the text. */
 void http_respond_text(http_request *r, int status, const char *content_type, strbuf *text);

@@ -119,6 +119,8 @@ void metrics_write(metrics *m, int64_t memory_bytes, strbuf *out)
               "Snapshots the cache has room for.");
     put_value(out, "memory_planned_bytes", "gauge", (double)memory_bytes,
               "Memory of the engine, weights included.");
+    put_value(out, "memory_requests_bytes", "gauge", (double)get(&m->gauges.request_bytes),
+              "Memory of requests that are not answered yet, estimated.");
     put_value(out, "memory_resident_bytes", "gauge", (double)resident_bytes(),
               "Resident memory of the process.");
     put_value(out, "uptime_seconds", "gauge", (double)(clock_ns() - m->start_ns) / 1e9,

@@ -15,10 +15,11 @@ typedef struct histogram {
     atomic_llong sum_ns;
 } histogram;
 
-/* What the scheduler sets, not counts. */
+/* What is set, not counted; by the scheduler unless it says otherwise. */
 typedef struct metrics_gauges {
     atomic_llong jobs_queued, choices_running;
     atomic_llong snapshots, snapshot_capacity, snapshot_evictions;
+    atomic_llong request_bytes; /* memory of requests, as http.c estimates it */
 } metrics_gauges;
 
 typedef struct metrics {

@@ -177,6 +177,8 @@ static calla_status create_parts(server *s, calla_error *err)
                                .metrics = &s->metrics,
                                .log = &s->log};
     CALLA_TRY(scheduler_create(&config, &s->scheduler, err));
+    CALLA_TRY(connections_create(o->n_connections, (int64_t)o->idle_s * 1000000000, &s->connections,
+                                 err));
     CALLA_TRY(start_listening(s, err));
     return http_start(s, err);
 }
@@ -271,6 +273,7 @@ void server_free(server *s)
     if (!s) return;
     if (s->daemon) MHD_stop_daemon(s->daemon); /* waits for the connections' threads */
     if (s->listen_fd >= 0) close(s->listen_fd);
+    connections_free(s->connections);
     scheduler_free(s->scheduler);
     replay_free(s->replay);
     calla_tokenizer_close(s->tokenizer);

@@ -31,10 +31,10 @@ typedef struct server_options {
     int32_t n_aliases;
     int32_t n_parallel;      /* answers computed at once, 1 ... 8 [4] */
     int32_t n_queue;         /* requests that may wait [64] */
-    int32_t n_connections;   /* [256] */
+    int32_t n_connections;   /* beyond them requests get a 503 [256] */
     int64_t max_body_bytes;  /* [32 MiB] */
     int32_t timeout_s;       /* of a request, < 0 = none [3600] */
-    int32_t idle_s;          /* a connection without a request is closed after [120] */
+    int32_t idle_s;          /* in which a request must arrive, and an answer be read on [120] */
     int32_t keep_alive_ms;   /* silence of a stream before a comment is sent [3000] */
     calla_sampling sampling; /* what requests do not say; the model's own by server_defaults */
     bool no_thinking;        /* requests that do not say: answer without reasoning */

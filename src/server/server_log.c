@@ -48,3 +48,17 @@ void server_log_put(const server_log *log, const char *event, json_t *fields)
     strbuf_free(&line);
     json_decref(fields);
 }
+
+json_t *server_log_text(const char *bytes, size_t n_bytes)
+{
+    strbuf text = {0};
+    json_t *value = json_stringn(bytes, n_bytes);
+    if (value) return value;
+    for (size_t i = 0; i < n_bytes; i++) {
+        unsigned char c = (unsigned char)bytes[i];
+        strbuf_printf(&text, c < 0x80 ? "%c" : "<%02x>", c);
+    }
+    if (!text.failed) value = json_stringn(text.data, text.n);
+    strbuf_free(&text);
+    return value;
+}

@@ -14,15 +14,9 @@
 static json_t *token_text(const vocabulary *v, int32_t token)
 {
     size_t n_bytes;
-    strbuf text = {0};
     if (token < 0) return json_string("(end)");
     const char *bytes = calla_tokenizer_bytes(v->tokenizer, token, &n_bytes);
-    json_t *whole = json_stringn(bytes, n_bytes);
-    if (whole) return whole;
-    for (size_t i = 0; i < n_bytes; i++) strbuf_printf(&text, "<%02x>", (unsigned char)bytes[i]);
-    whole = json_string(text.data ? text.data : "");
-    strbuf_free(&text);
-    return whole;
+    return server_log_text(bytes, n_bytes);
 }
 
 /* Says why so little of a prompt was known. */

@@ -62,7 +62,10 @@ refused 1 "cannot listen on 127.0.0.1:$port" -m "$tiny" --port "$port"
 post /v1/chat/completions '{"messages": [{"role": "user", "content": "What is a river?"}],
     "temperature": 0, "enable_thinking": false}' >answer
 grep -q 'A river is a large stream' answer || fail "no answer: $(cat answer)"
+get '/%ff"' | grep -q ' 404 ' || fail "an odd path"
 stop TERM
+grep -q ' request method=GET path="/<ff>.* status=404' serve.err ||
+    fail "no line for an odd path: $(cat serve.err)"
 grep -q 'memory: weights' serve.err || fail "no memory plan: $(cat serve.err)"
 grep -q ' request method=POST path=/v1/chat/completions status=200 .* finish=stop' serve.err ||
     fail "no line for the request: $(cat serve.err)"

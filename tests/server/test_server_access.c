@@ -15,7 +15,8 @@ static void hosts_are_names_of_this_machine(void **state)
     (void)state;
     static const char *const good[] = {"localhost",      "LocalHost:80", "127.0.0.1:8080",
                                        "192.168.1.7:1",  "[::1]",        "[::1]:8080",
-                                       "box.local:8080", "BOX.local",    "10.0.0.1"};
+                                       "box.local:8080", "BOX.local",    "10.0.0.1",
+                                       "[0:0::1]:65535", "[FE80::1]"};
     static const char *const bad[] = {"",
                                       "evil.example",
                                       "evil.example:8080",
@@ -27,6 +28,10 @@ static void hosts_are_names_of_this_machine(void **state)
                                       "localhost:80x",
                                       "[::1",
                                       "[::1]x",
+                                      "[localhost]",
+                                      "[127.0.0.1]",
+                                      "[box.local]:8080",
+                                      "::1",
                                       "localhost:123456",
                                       "127.0.0.1:80:80"};
     api_error e;
@@ -140,6 +145,15 @@ static void pages_of_others_are_kept_out(void **state)
                                                 "Access-Control-Request-Method: POST"}});
     assert_int_equal(a.status, 204);
     assert_non_null(strstr(a.headers, "Access-Control-Allow-Headers: Authorization"));
+    answer_clear(&a);
+    /* Whatever headers the client in the page sends. */
+    a = client_send(
+        s, &(request_t){
+               .path = "/v1/chat/completions",
+               .method = "OPTIONS",
+               .headers = {"Origin: https://app.example", "Access-Control-Request-Method: POST",
+                           "Access-Control-Request-Headers: content-type,x-stainless-os"}});
+    assert_non_null(strstr(a.headers, "Access-Control-Allow-Headers: content-type,x-stainless-os"));
     answer_clear(&a);
     expect(s,
            &(request_t){.path = "/v1/chat/completions",

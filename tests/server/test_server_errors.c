@@ -79,6 +79,12 @@ static void fields_are_honoured_or_refused_by_name(void **state)
         {"\"logit_bias\": {\"x\": 1}", "logit_bias", "invalid_value"},
         {"\"logit_bias\": {\"999999\": 1}", "logit_bias", "invalid_value"},
         {"\"logit_bias\": {\"1\": 101}", "logit_bias", "invalid_value"},
+        {"\"logit_bias\": {\" 1\": 1}", "logit_bias", "invalid_value"},
+        {"\"logit_bias\": {\"+1\": 1}", "logit_bias", "invalid_value"},
+        {"\"logit_bias\": {\"01\": 1}", "logit_bias", "invalid_value"},
+        {"\"logit_bias\": {\"-0\": 1}", "logit_bias", "invalid_value"},
+        {"\"logit_bias\": {\"99999999999999999999\": 1}", "logit_bias", "invalid_value"},
+        {"\"n\": 1, \"n\": 1", NULL, "invalid_json"},
         {"\"top_logprobs\": 3", "top_logprobs", "invalid_value"},
         {"\"logprobs\": true, \"top_logprobs\": 21", "top_logprobs", "invalid_value"},
         {"\"logprobs\": 3", "logprobs", "invalid_value"},
@@ -170,6 +176,14 @@ static void bodies_are_checked(void **state)
     expect(chat_path, "{", 400, NULL, "invalid_json");
     expect(chat_path, "[]", 400, NULL, NULL);
     expect(chat_path, "{\"a\": \"\xff\"}", 400, NULL, "invalid_json");
+    static const char *const broken[] = {
+        "NaN",          "1e999",   "\"\\ud800\"", "\"\\udc00x\"", "\"\xed\xa0\x80\"",
+        "\"\xc0\xaf\"", "1 /* */", "01",          "1}{"};
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
+        char body[64];
+        snprintf(body, sizeof body, "{\"n\": %s}", broken[i]);
+        expect(chat_path, body, 400, NULL, "invalid_json");
+    }
     char deep[1200] = "{\"metadata\": ";
     for (int i = 0; i < 500; i++) strcat(deep, "[");
     expect(chat_path, deep, 400, NULL, "invalid_json");
@@ -229,6 +243,11 @@ static void a_full_context_is_said_in_openais_words(void **state)
     assert_int_equal(completion, 10);
     assert_int_equal(requested, prompt + completion);
     assert_true(prompt > 300);
+    answer_clear(&a);
+    a = client_post(s, 400, "/v1/completions", "{s:s, s:i}", "prompt", text, "max_tokens", 10);
+    assert_string_equal(text_at(a.json, "error.code"), "context_length_exceeded");
+    assert_non_null(
+        strstr(text_at(a.json, "error.message"), " in the prompt, 10 in the completion"));
     answer_clear(&a);
     /* What fits is not refused; the answer ends at the edge. */
     text[5 * 150] = '\0';

@@ -270,6 +270,23 @@ static void silence_is_filled_with_comments(void **state)
     client_stop(s);
 }
 
+/* A connection is idle when nothing is asked of it, not while its answer is being computed. */
+static void long_answers_outlast_the_idle_limit(void **state)
+{
+    (void)state;
+    server_options options = client_options();
+    options.idle_s = 1, options.timeout_s = 3;
+    options.engine.n_ctx = 100000;
+    server *s = client_start(&options);
+    char *body = endless(s, 90000, false);
+    answer_t a = client_send(s, &(request_t){.path = path, .body = body});
+    assert_false(a.broken);
+    assert_int_equal(a.status, 504); /* after three seconds */
+    answer_clear(&a);
+    free(body);
+    client_stop(s);
+}
+
 static void requests_have_a_time_limit(void **state)
 {
     (void)state;
@@ -290,7 +307,8 @@ static void requests_have_a_time_limit(void **state)
     assert_int_equal(a.status, 200); /* said before */
     json_t *events = client_events(&a);
     const json_t *last = json_array_get(events, json_array_size(events) - 1);
-    assert_int_equal(int_at(last, "error.code"), 504);
+    assert_string_equal(text_at(last, "error.code"), "timeout");
+    assert_string_equal(text_at(last, "error.type"), "server_error");
     assert_true(client_metric(s, "calla_requests_timed_out_total") == 3);
     json_decref(events);
     answer_clear(&a);
@@ -381,6 +399,7 @@ int main(void)
         cmocka_unit_test(users_take_turns),
         cmocka_unit_test(clients_that_leave_free_their_place),
         cmocka_unit_test(silence_is_filled_with_comments),
+        cmocka_unit_test(long_answers_outlast_the_idle_limit),
         cmocka_unit_test(requests_have_a_time_limit),
         cmocka_unit_test(a_shutdown_lets_answers_finish_or_cuts_them_off),
         cmocka_unit_test(health_tells_the_state),
