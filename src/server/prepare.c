@@ -28,15 +28,15 @@ static bool check_context(const job_request *r, const wire_defaults *d, int64_t 
     if (n < d->n_ctx) return true;
     if (r->max_tokens < 0)
         return api_fail(e, 400, where, "context_length_exceeded",
-                        "This model's maximum context length is %d tokens. However, your messages "
-                        "resulted in %lld tokens. Please reduce the length of the messages.",
-                        d->n_ctx, (long long)n);
+                        "This model's maximum context length is %d tokens. However, your %s "
+                        "resulted in %lld tokens. Please reduce the length of the %s.",
+                        d->n_ctx, where, (long long)n, where);
     return api_fail(e, 400, where, "context_length_exceeded",
                     "This model's maximum context length is %d tokens. However, you requested %lld "
-                    "tokens (%lld in the messages, %lld in the completion). Please reduce the "
-                    "length of the messages or completion.",
-                    d->n_ctx, (long long)(n + r->max_tokens), (long long)n,
-                    (long long)r->max_tokens);
+                    "tokens (%lld in the %s, %lld in the completion). Please reduce the length of "
+                    "the %s or completion.",
+                    d->n_ctx, (long long)(n + r->max_tokens), (long long)n, where,
+                    (long long)r->max_tokens, where);
 }
 
 /* The budget leaves a quarter of the tokens there can be for the answer itself. */

@@ -8,6 +8,10 @@
 #include <string.h>
 #include <time.h>
 
+/* Of an answer that is not streamed; eight of them run at once. */
+#define MAX_HELD_BYTES ((size_t)64 << 20)
+static const char no_memory[] = "no memory for the answer";
+
 /* ---- creation ---- */
 
 reply *reply_create(const reply_format *format, const vocabulary *v, const char *model, job *j)
@@ -101,8 +105,9 @@ static void put_usage(strbuf *out, const job *j)
     const job_stats *s = &j->stats;
     strbuf_printf(out,
                   "{\"prompt_tokens\": %lld, \"completion_tokens\": %lld, \"total_tokens\": %lld, "
-                  "\"prompt_tokens_details\": {\"cached_tokens\": %lld}, "
-                  "\"completion_tokens_details\": {\"reasoning_tokens\": %lld}}",
+                  "\"prompt_tokens_details\": {\"cached_tokens\": %lld, \"audio_tokens\": 0}, "
+                  "\"completion_tokens_details\": {\"reasoning_tokens\": %lld, \"audio_tokens\": "
+                  "0, \"accepted_prediction_tokens\": 0, \"rejected_prediction_tokens\": 0}}",
                   (long long)s->n_prompt, (long long)s->n_generated,
                   (long long)(s->n_prompt + s->n_generated), (long long)s->n_cached,
                   (long long)s->n_reasoning);
@@ -138,8 +143,8 @@ static void put_head(reply *r, const char *object)
                   "{\"id\": \"%s\", \"object\": \"%s\", \"created\": %lld, \"model\": ", r->job->id,
                   object, (long long)r->created);
     json_write_string(&r->out, r->model, strlen(r->model));
-    strbuf_printf(&r->out, ", \"system_fingerprint\": \"calla-%s\", \"choices\": [",
-                  calla_version());
+    strbuf_printf(&r->out, ", \"system_fingerprint\": \"calla-%s\", %s\"choices\": [",
+                  calla_version(), r->format->head);
 }
 
 void reply_begin_chunk(reply *r)
@@ -169,8 +174,15 @@ static void put_progress(reply *r, const event *e)
 
 static void take_error(reply *r, int status, const char *text, size_t n_bytes)
 {
+    if (r->error_status) return; /* the first is the reason for what follows */
     r->error_status = status;
     snprintf(r->error, sizeof r->error, "%.*s", (int)n_bytes, text);
+}
+
+static void fail(reply *r, const char *message)
+{
+    take_error(r, 500, message, strlen(message));
+    atomic_store(&r->job->cancelled, true);
 }
 
 static void flush_choice(reply *r, int32_t i)
@@ -216,13 +228,22 @@ static void take_events(reply *r)
 
 /* ---- ends ---- */
 
+void reply_get_error(const reply *r, api_error *e)
+{
+    int status = r->error_status;
+    const char *code = status == 504 ? "timeout" : status == 503 ? "unavailable" : "engine_error";
+    api_fail(e, status, NULL, code, "%s", r->error);
+    if (status == 503) e->retry_after_s = 5;
+}
+
 static void end_stream(reply *r)
 {
     if (r->error_status) {
-        strbuf_puts(&r->out, "data: {\"error\": {\"message\": ");
-        json_write_string(&r->out, r->error, strlen(r->error));
-        strbuf_printf(&r->out, ", \"type\": \"server_error\", \"param\": null, \"code\": %d}}\n\n",
-                      r->error_status);
+        api_error e;
+        reply_get_error(r, &e);
+        strbuf_puts(&r->out, "data: ");
+        api_error_write(&r->out, &e);
+        strbuf_puts(&r->out, "\n\n");
         return; /* clients take what follows [DONE] for success */
     }
     if (r->job->request.include_usage) {
@@ -249,16 +270,20 @@ static void write_whole(reply *r)
     strbuf_putc(&r->out, '}');
 }
 
-static bool any_failed(const reply *r)
+/* Bytes of the choices, SIZE_MAX if memory ran out. */
+static size_t n_held(const reply *r)
 {
-    bool failed = r->out.failed;
+    size_t n = 0;
     for (int32_t i = 0; i < job_n_choices(r->job); i++) {
         const reply_choice *c = &r->choices[i];
-        failed = failed || c->reasoning.failed || c->content.failed || c->calls.failed ||
-                 c->logprobs.failed || c->extra[0].failed || c->extra[1].failed ||
-                 c->extra[2].failed;
+        const strbuf *const parts[] = {&c->reasoning, &c->content,  &c->calls,   &c->logprobs,
+                                       &c->extra[0],  &c->extra[1], &c->extra[2]};
+        for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
+            if (parts[k]->failed) return SIZE_MAX;
+            n += parts[k]->n;
+        }
     }
-    return failed;
+    return n;
 }
 
 /* ---- waiting ---- */
@@ -280,16 +305,20 @@ reply_wait reply_run(reply *r, int socket, int64_t until_ns)
     if (n < 0 && errno != EINTR) return REPLY_GONE;
     if (n <= 0) return REPLY_TIMEOUT;
     if (fds[1].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) return REPLY_GONE;
-    if (!outbox_take(&r->job->out, &r->batch, &r->closed))
-        take_error(r, 500, "no memory for the answer", 24);
+    if (!outbox_take(&r->job->out, &r->batch, &r->closed)) fail(r, no_memory);
     take_events(r);
+    size_t n_bytes = n_held(r);
+    if (n_bytes == SIZE_MAX || r->out.failed)
+        fail(r, no_memory);
+    else if (n_bytes > MAX_HELD_BYTES)
+        fail(r, "the answer is too large to be given at once: ask for a stream");
     if (r->closed) {
         if (r->job->request.stream)
             end_stream(r);
         else
             write_whole(r);
     }
-    if (any_failed(r)) take_error(r, 500, "no memory for the answer", 24);
+    if (r->out.failed) fail(r, no_memory);
     return REPLY_READY;
 }
 

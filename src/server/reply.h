@@ -3,6 +3,7 @@
 #ifndef CALLA_SERVER_REPLY_H
 #define CALLA_SERVER_REPLY_H
 
+#include "server/api_error.h"
 #include "server/job.h"
 #include "server/vocabulary.h"
 
@@ -14,9 +15,10 @@ typedef struct reply_choice {
     strbuf logprobs; /* JSON of the tokens, without the brackets */
     strbuf extra[3]; /* text completions: further lists of the log-probabilities */
     int32_t n_calls;
-    size_t n_text;      /* text completions: bytes of text before the next token */
-    bool call_open;     /* whole answers: the last call's arguments are still coming */
-    const char *finish; /* static storage, or NULL */
+    size_t n_characters;    /* text completions: of text before the next token */
+    calla_utf8_stream utf8; /* its beginning, if it is in the middle of one */
+    bool call_open;         /* whole answers: the last call's arguments are still coming */
+    const char *finish;     /* static storage, or NULL */
 } reply_choice;
 
 typedef struct reply reply;
@@ -24,6 +26,7 @@ typedef struct reply reply;
 /* A wire format. */
 typedef struct reply_format {
     const char *id_prefix, *object, *chunk_object;
+    const char *head; /* JSON before the choices, with a comma behind, or "" */
     /* Before all events. */
     void (*start)(reply *r);
     /* Takes one event of the choice in. */
@@ -62,6 +65,8 @@ void reply_free(reply *r);
 /* Waits for events until `until_ns` (clock_ns()) and takes them in; or notices that the peer of
  * `socket` has gone. */
 reply_wait reply_run(reply *r, int socket, int64_t until_ns);
+/* What the client is told when error_status is set. */
+void reply_get_error(const reply *r, api_error *e);
 /* Streamed: a comment that keeps the connection alive. */
 void reply_keep_alive(reply *r);
 

@@ -95,7 +95,8 @@ static void start(reply *r)
     for (int32_t i = 0; r->job->request.stream && i < job_n_choices(r->job); i++) {
         reply_begin_chunk(r);
         strbuf_printf(&r->out,
-                      "{\"index\": %d, \"delta\": {\"role\": \"assistant\", \"content\": \"\"}, "
+                      "{\"index\": %d, \"delta\": {\"role\": \"assistant\", \"content\": \"\", "
+                      "\"refusal\": null}, "
                       "\"logprobs\": null, \"finish_reason\": null}",
                       i);
         reply_end_chunk(r, false);
@@ -161,7 +162,7 @@ static void write_choice(reply *r, int32_t i)
         reply_put_string(out, &c->content);
     else
         strbuf_puts(out, "null");
-    strbuf_puts(out, ", \"refusal\": null");
+    strbuf_puts(out, ", \"refusal\": null, \"annotations\": []");
     if (c->reasoning.n > 0) {
         strbuf_puts(out, ", \"reasoning_content\": ");
         reply_put_string(out, &c->reasoning);
@@ -182,6 +183,7 @@ const reply_format reply_chat = {
     .id_prefix = "chatcmpl-",
     .object = "chat.completion",
     .chunk_object = "chat.completion.chunk",
+    .head = "\"service_tier\": \"default\", ",
     .start = start,
     .add = add,
     .flush = flush,

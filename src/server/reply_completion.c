@@ -6,26 +6,63 @@
 /* The lists of the log-probabilities. */
 enum { LIST_LOGPROBS, LIST_TOP, LIST_OFFSETS };
 
-static void add_token(reply *r, reply_choice *c, const calla_sampled *s)
+static size_t count_characters(const calla_text *text)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < text->n_bytes; i++) n += ((unsigned char)text->data[i] & 0xc0) != 0x80;
+    return n;
+}
+
+/* The token's text as JSON string; of one that is no whole characters its bytes, "bytes:\xe2\x82",
+ * so that different tokens have different names. */
+static void put_token(const reply *r, strbuf *out, int32_t token)
 {
     size_t n_bytes;
+    const char *bytes = calla_tokenizer_bytes(r->vocabulary->tokenizer, token, &n_bytes);
+    json_t *whole = json_stringn(bytes, n_bytes);
+    if (whole) {
+        json_write_string(out, bytes, n_bytes);
+    } else {
+        strbuf_puts(out, "\"bytes:");
+        for (size_t i = 0; i < n_bytes; i++)
+            strbuf_printf(out, "\\\\x%02x", (unsigned char)bytes[i]);
+        strbuf_putc(out, '"');
+    }
+    json_decref(whole);
+}
+
+static void add_offset(const reply *r, reply_choice *c, int32_t token)
+{
+    size_t n_bytes;
+    const char *bytes = calla_tokenizer_bytes(r->vocabulary->tokenizer, token, &n_bytes);
+    calla_text whole;
+    strbuf_printf(&c->extra[LIST_OFFSETS], "%s%zu", c->extra[LIST_OFFSETS].n > 0 ? ", " : "",
+                  c->n_characters);
+    if (calla_utf8_stream_push(&c->utf8, bytes, n_bytes, &whole, NULL) != CALLA_OK) {
+        c->extra[LIST_OFFSETS].failed = true;
+        return;
+    }
+    c->n_characters += count_characters(&whole);
+    calla_text_free(&whole);
+}
+
+static void add_token(reply *r, reply_choice *c, const calla_sampled *s)
+{
     const char *comma = c->logprobs.n > 0 ? ", " : "";
     strbuf_puts(&c->logprobs, comma);
-    reply_put_token(r, &c->logprobs, s->token);
+    put_token(r, &c->logprobs, s->token);
     strbuf_puts(&c->extra[LIST_LOGPROBS], comma);
     json_write_real(&c->extra[LIST_LOGPROBS], (double)s->logprob);
     strbuf *top = &c->extra[LIST_TOP];
     strbuf_printf(top, "%s{", comma);
     for (int32_t i = 0; i < s->n_top; i++) {
         if (i > 0) strbuf_puts(top, ", ");
-        reply_put_token(r, top, s->top_tokens[i]);
+        put_token(r, top, s->top_tokens[i]);
         strbuf_puts(top, ": ");
         json_write_real(top, (double)s->top_logprobs[i]);
     }
     strbuf_putc(top, '}');
-    strbuf_printf(&c->extra[LIST_OFFSETS], "%s%zu", comma, c->n_text);
-    calla_tokenizer_bytes(r->vocabulary->tokenizer, s->token, &n_bytes);
-    c->n_text += n_bytes;
+    add_offset(r, c, s->token);
 }
 
 static void add(reply *r, reply_choice *c, const event *e, const char *text)
@@ -47,7 +84,7 @@ static void start(reply *r)
             return;
         }
         strbuf_append(&r->choices[i].content, text.data, text.n_bytes);
-        r->choices[i].n_text = text.n_bytes;
+        r->choices[i].n_characters = count_characters(&text);
         calla_text_free(&text);
     }
 }
@@ -94,6 +131,7 @@ const reply_format reply_completion = {
     .id_prefix = "cmpl-",
     .object = "text_completion",
     .chunk_object = "text_completion",
+    .head = "",
     .start = start,
     .add = add,
     .flush = flush,

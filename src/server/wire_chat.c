@@ -108,7 +108,8 @@ static bool read_effort(const json_t *value, const char *name, void *into, api_e
                    {"low", true, LOW_EFFORT_TOKENS},
                    {"medium", true, MEDIUM_EFFORT_TOKENS},
                    {"high", true, -1},
-                   {"xhigh", true, -1}};
+                   {"xhigh", true, -1},
+                   {"max", true, -1}};
     wire_reader *w = into;
     for (size_t i = 0; i < sizeof efforts / sizeof *efforts; i++) {
         if (!json_is_text(value, efforts[i].name)) continue;
@@ -116,7 +117,7 @@ static bool read_effort(const json_t *value, const char *name, void *into, api_e
         w->effort_budget = efforts[i].budget;
         return true;
     }
-    return api_invalid(e, name, "%s must be none, minimal, low, medium, high or xhigh", name);
+    return api_invalid(e, name, "%s must be none, minimal, low, medium, high, xhigh or max", name);
 }
 
 static bool read_enable_thinking(const json_t *value, const char *name, void *into, api_error *e)

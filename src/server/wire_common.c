@@ -4,7 +4,6 @@
 #include "engine/sampler.h"
 #include "server/ids.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,12 +64,13 @@ static bool read_seed(const json_t *value, const char *name, void *into, api_err
 static bool read_bias_entry(const char *key, const json_t *value, const wire_reader *w,
                             calla_logit_bias *bias, api_error *e)
 {
-    char *end;
-    errno = 0;
-    long id = strtol(key, &end, 10);
-    if (errno || end == key || *end || id < 0 || id >= w->d->vocabulary->n_tokens)
+    int32_t n_tokens = w->d->vocabulary->n_tokens;
+    size_t n_digits = strspn(key, "0123456789");
+    bool whole = n_digits > 0 && n_digits < 10 && key[n_digits] == '\0';
+    long id = whole && (key[0] != '0' || n_digits == 1) ? strtol(key, NULL, 10) : -1;
+    if (id < 0 || id >= n_tokens) /* in one form only, so that no token is there twice */
         return api_invalid(e, "logit_bias", "logit_bias: '%.40s' is not a token id below %d", key,
-                           w->d->vocabulary->n_tokens);
+                           n_tokens);
     bias->token = (int32_t)id;
     if (!field_number(value, "logit_bias", -100, 100, &bias->bias, e)) return false;
     if (bias->bias <= -100) bias->bias = -INFINITY; /* documented by OpenAI as a ban */

@@ -3,6 +3,7 @@
 #include "server/answer.h"
 #include "server/guide.h"
 #include "server/replay.h"
+#include "server/reply.h"
 #include "support/support.h"
 
 #include <stdlib.h>
@@ -446,6 +447,60 @@ static void reasoning_is_put_back_where_it_belongs(void **state)
     replay_free(r);
 }
 
+/* ---- replies ---- */
+
+/* A reply to text that came in tokens of a byte each, whole or streamed: its JSON. */
+static json_t *reply_in_bytes(const char *text, bool stream)
+{
+    job *j = job_create(&err);
+    j->request = (job_request){.n = 1, .logprobs = true, .stream = stream};
+    j->n_prompts = 1;
+    j->prompts = calloc(1, sizeof *j->prompts);
+    reply *r = reply_create(&reply_completion, &words, "tiny", j);
+    assert_non_null(r);
+    outbox_put(&j->out, EVENT_CONTENT, 0, 0, 0, text, strlen(text));
+    for (const char *at = text; *at; at++) {
+        int32_t token = byte_tokens[(unsigned char)*at];
+        calla_sampled sampled = {.token = token, .logprob = -0.5f, .n_top = 2};
+        sampled.top_tokens[0] = token, sampled.top_tokens[1] = byte_tokens[0xe2];
+        outbox_put_token(&j->out, 0, &sampled);
+    }
+    outbox_put(&j->out, EVENT_FINISH, 0, 0, 0, "stop", 4);
+    outbox_close(&j->out);
+    while (!r->closed) reply_run(r, -1, INT64_MAX);
+    const char *begin = strchr(r->out.data, '{'), *end = strstr(r->out.data, "\n\n");
+    size_t n = end ? (size_t)(end - begin) : r->out.n;
+    json_t *value = json_loadb(begin, n, JSON_REJECT_DUPLICATES, NULL);
+    if (!value) fail_msg("no JSON: %.*s", (int)n, begin);
+    reply_free(r);
+    return value;
+}
+
+/* Offsets count characters; tokens that are only a part of one are named by their bytes. */
+static void offsets_are_of_characters(void **state)
+{
+    (void)state;
+    static const int offsets[] = {0, 1, 2, 2, 3, 4, 4, 4, 4, 5};
+    for (int stream = 0; stream < 2; stream++) {
+        json_t *value = reply_in_bytes("na\xc3\xafv\xf0\x9f\x98\x80!", stream);
+        const json_t *choice = json_array_get(json_object_get(value, "choices"), 0);
+        const json_t *logprobs = json_object_get(choice, "logprobs");
+        const json_t *tokens = json_object_get(logprobs, "tokens");
+        const json_t *list = json_object_get(logprobs, "text_offset");
+        assert_string_equal(json_string_value(json_object_get(choice, "text")),
+                            "na\xc3\xafv\xf0\x9f\x98\x80!");
+        assert_int_equal(json_array_size(list), 10);
+        for (size_t i = 0; i < 10; i++)
+            assert_int_equal(json_integer_value(json_array_get(list, i)), offsets[i]);
+        assert_string_equal(json_string_value(json_array_get(tokens, 0)), "n");
+        assert_string_equal(json_string_value(json_array_get(tokens, 3)), "bytes:\\xaf");
+        const json_t *top = json_array_get(json_object_get(logprobs, "top_logprobs"), 3);
+        assert_non_null(json_object_get(top, "bytes:\\xaf"));
+        assert_non_null(json_object_get(top, "bytes:\\xe2"));
+        json_decref(value);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -457,6 +512,7 @@ int main(void)
         cmocka_unit_test(reasoning_comes_before_the_rules),
         cmocka_unit_test(answers_keep_their_tokens),
         cmocka_unit_test(reasoning_is_put_back_where_it_belongs),
+        cmocka_unit_test(offsets_are_of_characters),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

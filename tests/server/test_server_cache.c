@@ -209,7 +209,7 @@ static void restored_prompts_answer_as_cold_ones(void **state)
 {
     (void)state;
     static const char *const words[] = {"dog", "moon", "king", "sugar"};
-    char *warm[8], question[64];
+    char *warm[8], *warm_logprobs[8], question[64];
     json_t *bodies[8];
     for (int i = 0; i < 8; i++) {
         snprintf(question, sizeof question, "What is a %s?", words[i % 4]);
@@ -217,8 +217,12 @@ static void restored_prompts_answer_as_cold_ones(void **state)
                           : chat_of("system", long_system, "user", question, "assistant",
                                     warm[i - 4], "user", "Why?", NULL);
         json_object_set_new(bodies[i], "max_tokens", json_integer(30));
+        json_object_set_new(bodies[i], "logprobs", json_true());
+        json_object_set_new(bodies[i], "top_logprobs", json_integer(20));
         answer_t a = ask(json_deep_copy(bodies[i]), false);
         warm[i] = strdup(content_of(&a));
+        warm_logprobs[i] = json_dumps(json_at(a.json, "choices.0.logprobs"), 0);
+        if (i > 0) assert_true(cached(&a) > 0);
         answer_clear(&a);
     }
     server *warm_server = s;
@@ -230,6 +234,11 @@ static void restored_prompts_answer_as_cold_ones(void **state)
         answer_t a = ask(bodies[i], false);
         assert_int_equal(cached(&a), 0);
         assert_string_equal(content_of(&a), warm[i]);
+        char *logprobs = json_dumps(json_at(a.json, "choices.0.logprobs"), 0);
+        /* To the last bit, where nothing was continued that decode steps had written. */
+        if (strict || i < 4) assert_string_equal(logprobs, warm_logprobs[i]);
+        free(logprobs);
+        free(warm_logprobs[i]);
         answer_clear(&a);
         client_stop(s);
         free(warm[i]);
