@@ -4,10 +4,10 @@
 
 PACKAGES = build-essential cmake ninja-build pkg-config \
            libjansson-dev libpcre2-dev libutf8proc-dev libmicrohttpd-dev libvectorscan-dev \
-           libcmocka-dev libcurl4-openssl-dev
+           libcmocka-dev libcurl4-openssl-dev libsqlite3-dev
 # What a shell can see of each: programs, then pkg-config modules.
 PROGRAMS = cc cmake ninja pkg-config
-MODULES  = jansson libpcre2-8 libutf8proc libmicrohttpd libhs cmocka libcurl
+MODULES  = jansson libpcre2-8 libutf8proc libmicrohttpd libhs cmocka libcurl sqlite3
 
 BUILD   ?= build
 MODEL   ?= models/tiny
