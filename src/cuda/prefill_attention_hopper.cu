@@ -96,11 +96,6 @@ static __device__ __forceinline__ void pack(const float (&s)[8][4], uint32_t (&p
     for (int i = 0; i < 16; i++) asm volatile("" : "+r"(p[i / 4][i % 4])::"memory");
 }
 
-static __device__ __forceinline__ void release(uint32_t barrier)
-{
-    if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
-}
-
 static __device__ __forceinline__ void wait_tile(const kv_ring &ring, int which, int32_t tile)
 {
     barrier_wait(ring.full + (which * STAGES + tile % STAGES) * 8, (uint32_t)(tile / STAGES) & 1);
@@ -136,7 +131,7 @@ static __device__ __forceinline__ void consume_tiles(const prefill_attention_arg
     start_scores(s, q, ring.k);
     wgmma_wait<0>();
     wgmma_results(*(float(*)[32]) & s);
-    release(ring.empty);
+    barrier_arrive_warp(ring.empty);
     softmax_tile(s, seen, 0, most, sum, scale);
     pack(s, p);
     for (int32_t tile = 0; tile + 1 < n_tiles; tile++) {
@@ -147,11 +142,11 @@ static __device__ __forceinline__ void consume_tiles(const prefill_attention_arg
         start_outputs(o, p, ring.v + stage * KV_BYTES);
         wgmma_wait<1>();
         wgmma_results(*(float(*)[32]) & s);
-        release(ring.empty + next * 8);
+        barrier_arrive_warp(ring.empty + next * 8);
         softmax_tile(s, seen, (tile + 1) * TILE, most, sum, scale);
         wgmma_wait<0>();
         wgmma_results(*(float(*)[128]) & o);
-        release(ring.empty + (STAGES + stage) * 8);
+        barrier_arrive_warp(ring.empty + (STAGES + stage) * 8);
 #pragma unroll
         for (int i = 0; i < 32; i++)
 #pragma unroll

@@ -42,6 +42,12 @@ __device__ __forceinline__ float silu(float x)
     return x / (1.0f + expf(-x)) + (x - x);
 }
 
+/* To 2^-20, which is enough for a result that becomes a half. Infinities stay or become NaN. */
+__device__ __forceinline__ float silu_fast(float x)
+{
+    return __fdividef(x, 1.0f + __expf(-x));
+}
+
 __device__ __forceinline__ uint32_t half2_bits(__half2 v)
 {
     return *reinterpret_cast<uint32_t *>(&v);
@@ -174,10 +180,19 @@ __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t n_byte
                  : "memory");
 }
 
-/* Arrives when this thread's cp.async copies so far have landed. */
+/* Arrives when this thread's cp.async copies so far have landed: the copies count as one arrival
+ * more, which is expected from now on. */
 __device__ __forceinline__ void barrier_arrive_copies(uint32_t barrier)
 {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+    asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+    barrier_arrive(barrier);
+}
+
+/* A warp's one arrival, after what all its lanes did. */
+__device__ __forceinline__ void barrier_arrive_warp(uint32_t barrier)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
 }
 
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)

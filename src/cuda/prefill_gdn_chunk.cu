@@ -119,18 +119,25 @@ typedef struct prepare_shared {
     float beta[2][CHUNK];
 } prepare_shared;
 
-/* Reads rows of f, writes both parts to shared memory and to the workspace. */
+/* Reads rows of f, all of a warp's before it goes on; writes both parts to shared memory and to the
+ * workspace. */
 static __device__ void split_rows(const float *f, int64_t stride, int32_t n,
                                   unsigned char (*shared)[KEY_PLANE],
                                   unsigned char (*out)[KEY_PLANE])
 {
-    int lane = threadIdx.x % 32;
-    for (int row = threadIdx.x / 32; row < CHUNK; row += 4) {
-        float4 v = row < n ? *(const float4 *)(f + row * stride + lane * 4) : float4{};
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float4 rows[CHUNK / 4];
+#pragma unroll
+    for (int i = 0; i < CHUNK / 4; i++) {
+        int row = warp + i * 4;
+        rows[i] = row < n ? *(const float4 *)(f + row * stride + lane * 4) : float4{0, 0, 0, 0};
+    }
+#pragma unroll
+    for (int i = 0; i < CHUNK / 4; i++) {
         uint2 high, low;
-        split_pair(v.x, v.y, high.x, low.x);
-        split_pair(v.z, v.w, high.y, low.y);
-        uint32_t at = key_piece(row, lane / 2) + lane % 2 * 8;
+        split_pair(rows[i].x, rows[i].y, high.x, low.x);
+        split_pair(rows[i].z, rows[i].w, high.y, low.y);
+        uint32_t at = key_piece(warp + i * 4, lane / 2) + lane % 2 * 8;
         *(uint2 *)(shared[0] + at) = high, *(uint2 *)(out[0] + at) = high;
         *(uint2 *)(shared[1] + at) = low, *(uint2 *)(out[1] + at) = low;
     }

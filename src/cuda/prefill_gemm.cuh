@@ -50,7 +50,7 @@ static __device__ __forceinline__ void store_pair(const gemm_job &job, int64_t i
                                                   float v0, float v1, float2 old)
 {
     if (OUTPUT == PREFILL_SWIGLU_F16) {
-        ((__half *)job.y)[i * job.ldy + r / 16 * 8 + r % 16] = to_half(silu(v0) * v1);
+        ((__half *)job.y)[i * job.ldy + r / 16 * 8 + r % 16] = to_half(silu_fast(v0) * v1);
     } else {
         float *y = (float *)job.y + i * job.ldy + r;
         if (r < job.rows) y[0] = OUTPUT == PREFILL_ADD_F32 ? old.x + v0 : v0;

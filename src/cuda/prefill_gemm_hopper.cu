@@ -108,6 +108,7 @@ static __device__ __forceinline__ void multiply_tile(const gemm_job &job, float 
             (const char *)__cvta_shared_to_generic(stage) + SHAPE::X_BYTES + warp * W4_BLOCK_BYTES;
         uint4 codes = *((const uint4 *)block + lane);
         row_pair p = load_row_pair((const uint32_t *)(block + W4_CODE_BYTES), inverse_factor);
+        __syncwarp(); /* lane 0 gives the stage back for all */
         const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
         uint64_t b = wgmma_descriptor(stage, 1024);
 #pragma unroll

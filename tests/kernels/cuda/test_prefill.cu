@@ -1,7 +1,8 @@
 /* The prefill kernels of a GPU against double arithmetic on the CPU, on random and extreme inputs,
- * both paths, and the promise that a token's bits do not depend on its chunk. With --bench also the
- * times of the 35B model's shapes. Stands alone: prints a line per check, exits with 1 if one
- * failed, 77 (and SKIP) without a GPU. */
+ * both paths, and the promise that a token's bits do not depend on its chunk. With --small fewer
+ * and smaller ones, for the tools of compute-sanitizer; with --bench the times of the 35B model's
+ * shapes. Stands alone: prints a line per check, exits with 1 if one failed, 77 (and SKIP) without
+ * a GPU. */
 #include "cuda/prefill_kernels.cuh"
 
 #include <algorithm>
@@ -822,6 +823,21 @@ static void check_mixers(const prefill_device *device)
     check_gdn(device, 200, 2, 2, 300, 1, {128, 72}, bound);
 }
 
+/* Every kernel once with little work, for tools that make it a hundred times as long. */
+static void check_small(const prefill_device *device)
+{
+    double half = 8e-4;
+    check_plan_order(100, 256, 8);
+    check_router(33, 257, 128);
+    check_norm(9, 128);
+    /* More groups of columns than the rings have stages. */
+    check_dense(device, "product", 12352, 1024, 70, 0.01, 1, half);
+    check_dense(device, "product", 136, 2048, 17, 0.01, 1, half);
+    check_moe(device, 300, 1024, 128, 16, 4, true);
+    check_attention(device, 200, 4, 2, 1, 1e-3);
+    check_gdn(device, 200, 2, 4, 0.1, 1, {128, 72}, prefill_gdn_grid(device) == 1 ? 1e-5 : 1e-4);
+}
+
 int main(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -838,6 +854,12 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "--bench") == 0) {
         bench_prefill(&best, argc > 2 && strcmp(argv[2], "all") == 0);
         return 0;
+    }
+    if (argc > 1 && strcmp(argv[1], "--small") == 0) {
+        check_small(&best);
+        if (hopper) check_small(&general);
+        if (n_failed) printf("%d checks failed\n", n_failed);
+        return n_failed > 0;
     }
     check_rest();
     check_linear(&best);
