@@ -280,8 +280,10 @@ CALLA_API calla_status calla_session_advance(calla_session *session, int64_t n_m
                                              calla_error *err);
 
 /* Samples the next token and appends it to the timeline. The first call after a sync samples from
- * the prompt's last logits; each later call first runs the model on the token before (the last
- * token returned is thus never run unless another is asked for). CALLA_ERR_CONTEXT when the context
+ * the prompt's last logits; each later call first runs the model on the token before. The last
+ * token returned is thus not run unless another is asked for, except by a device that samples
+ * itself: it may have begun, expecting another call with the same parameters, and no token depends
+ * on whether it did. CALLA_ERR_CONTEXT when the context
  * is full, CALLA_ERR_INPUT after a failed or cancelled sync. After CALLA_ERR_CANCELLED the timeline
  * is unchanged and the call can be repeated. Allocates nothing. */
 CALLA_API calla_status calla_session_next(calla_session *session, const calla_sampling *sampling,

@@ -137,11 +137,15 @@ static void take_host(backend *b, arena *a)
 {
     const model_config *c = &b->config;
     host_buffers *h = &b->host;
-    size_t n = (size_t)smaller_of(b->options.n_sequences, STEP_ROWS);
+    size_t n = (size_t)step_rows(b);
     size_t rows = (size_t)chunk_rows(b), vocab = (size_t)c->n_vocab;
     size_t k = (size_t)c->n_experts_per_token, words = (vocab + 31) / 32;
-    h->input = arena_take(a, 1, sizeof *h->input);
-    h->output = arena_take(a, n, sizeof *h->output);
+    h->input = arena_take(a, STEPS_IN_FLIGHT, sizeof *h->input);
+    h->output = arena_take(a, (size_t)STEPS_IN_FLIGHT * STEP_ROWS, sizeof *h->output);
+    for (int i = 0; h->input && i < STEPS_IN_FLIGHT; i++) {
+        b->flights[i].input = h->input + i;
+        b->flights[i].output = h->output + (size_t)i * STEP_ROWS;
+    }
     h->logits = arena_take(a, LOGITS_ROWS * vocab, sizeof *h->logits);
     h->tokens = arena_take(a, rows, sizeof *h->tokens);
     h->bad_layer = arena_take(a, rows, sizeof *h->bad_layer);
@@ -199,6 +203,7 @@ static void cuda_close(backend *b)
     if (!b) return;
     if (b->stream) cudaStreamSynchronize(b->stream);
     cuda_decode_deinit(b);
+    cuda_step_deinit(b);
     cuda_store_deinit(b);
     device_free(&b->w.memory);
     device_free(&b->scratch_memory);
@@ -239,6 +244,7 @@ static calla_status cuda_open(const model_weights *weights, const backend_option
     /* Its only work was the upload: no thread spins while the device computes. */
     thread_pool_free(b->pool);
     b->pool = NULL;
+    CALLA_TRY_GOTO(cuda_step_init(b, err), fail);
     CALLA_TRY_GOTO(cuda_decode_init(b, err), fail);
     *out = b;
     return CALLA_OK;
@@ -254,6 +260,7 @@ static void cuda_capabilities(const backend *b, backend_capabilities *out)
                            (c->n_layers - c->n_attention_layers);
     *out = (backend_capabilities){
         .samples_on_device = true,
+        .steps_ahead = true,
         .max_step_sequences = smaller_of(b->options.n_sequences, BACKEND_MAX_SEQUENCES),
         .snapshot_grid = 1,
         .state_bytes = 2 * state_floats * (int64_t)sizeof(float),
@@ -302,11 +309,11 @@ static calla_status cuda_prefill(backend *b, backend_sequence *s, const int32_t 
     return CALLA_OK;
 }
 
-static calla_status cuda_step_submit(backend *b, const step_request *requests, int32_t n,
-                                     calla_error *err)
+static calla_status step_submit(backend *b, const step_request *requests, int32_t n,
+                                calla_error *err)
 {
     CALLA_TRY(check_alive(b, err));
-    return cuda_decode_submit(b, requests, n, err);
+    return cuda_step_submit(b, requests, n, err);
 }
 
 static calla_status cuda_snapshot_create(backend *b, const backend_sequence *s,
@@ -356,9 +363,9 @@ const backend_ops cuda_backend = {
     .sequence_reset = cuda_store_sequence_reset,
     .sequence_length = cuda_sequence_length,
     .prefill = cuda_prefill,
-    .step_submit = cuda_step_submit,
-    .step_wait = cuda_decode_wait,
-    .step_logits = cuda_decode_logits,
+    .step_submit = step_submit,
+    .step_wait = cuda_step_wait,
+    .step_logits = cuda_step_logits,
     .snapshot_create = cuda_snapshot_create,
     .snapshot_free = cuda_store_snapshot_free,
     .snapshot_restore = cuda_store_snapshot_restore,

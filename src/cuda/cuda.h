@@ -5,7 +5,8 @@
  * weights.c   where tensors go in device memory; upload.c how they get there
  * store.c     KV blocks, recurrent states, sequences, snapshots
  * prefill.c   a chunk of tokens through the model
- * decode.c    one token of each of up to eight sequences, as a CUDA graph
+ * decode.c    the kernels of one token of each of up to eight sequences, as a CUDA graph
+ * step.c      what goes to and from the device with them
  * profile.c   where the time of both goes; measure.c what the device could do at best
  * decode_kernels.h, prefill_kernels.cuh   the kernels, in .cu files
  * layout.h    how 4-bit matrices lie in memory
@@ -187,8 +188,8 @@ typedef struct prefill_scratch {
 /* Page-locked memory of the host. */
 typedef struct host_buffers {
     void *memory;
-    step_input *input;
-    step_output *output;                                        // [n]
+    step_input *input;                                          // [STEPS_IN_FLIGHT]
+    step_output *output;                                        // [STEPS_IN_FLIGHT][STEP_ROWS]
     float *logits;                                              // [LOGITS_ROWS][V]
     int32_t *tokens;                                            // [P]
     int32_t *bad_layer;                                         // [P]
@@ -200,6 +201,18 @@ typedef struct host_buffers {
     float *bias_values;
     float *tapped; // [P][D]
 } host_buffers;
+
+/* A step between submit and wait. */
+enum { STEPS_IN_FLIGHT = 2 };
+typedef struct flight {
+    backend_sequence *sequences[STEP_ROWS]; // [n]
+    int64_t positions[STEP_ROWS];           // [n] of the tokens it runs
+    bool samples[STEP_ROWS];                // [n] or gives logits
+    int32_t n;
+    step_input *input; /* page-locked, like all of host_buffers */
+    step_output *output;
+    cudaEvent_t done;
+} flight;
 
 /* ---- profile ---- */
 
@@ -255,11 +268,10 @@ struct backend {
     host_buffers host;
     double inverse_frequencies[ROTARY_PAIRS];
     cudaGraphExec_t graphs[STEP_ROWS]; /* of a step of i + 1 rows */
-    step_request requests[STEP_ROWS];  /* of the step in flight */
-    int64_t positions[STEP_ROWS];
-    int32_t n_requests;
-    int32_t n_rows;     /* of the last step: its logits are still there */
-    calla_error failed; /* code 0, or why the device cannot be used any more */
+    flight flights[STEPS_IN_FLIGHT];
+    int32_t first_flight, n_flights; /* the one to be waited for next, and how many there are */
+    int32_t n_rows;                  /* of the last step: its logits are still there */
+    calla_error failed;              /* code 0, or why the device cannot be used any more */
     profile profile;
     void (*tap)(void *user, int32_t layer, int64_t first_position, int32_t n_rows,
                 const float *rows);
@@ -303,14 +315,26 @@ void cuda_store_snapshot_free(backend *b, backend_snapshot *snapshot);
 void cuda_store_snapshot_restore(backend *b, const backend_snapshot *snapshot, backend_sequence *s);
 
 /* decode.c */
+/* Rows a step may have. */
+static inline int32_t step_rows(const backend *b)
+{
+    return smaller_of(b->options.n_sequences, STEP_ROWS);
+}
 void cuda_decode_scratch_take(backend *b);
 calla_status cuda_decode_init(backend *b, calla_error *err);
 void cuda_decode_deinit(backend *b);
-calla_status cuda_decode_submit(backend *b, const step_request *requests, int32_t n,
-                                calla_error *err);
-calla_status cuda_decode_wait(backend *b, step_result *results, int32_t n,
-                              const calla_control *control, calla_error *err);
-calla_status cuda_decode_logits(backend *b, int32_t i, float *logits, calla_error *err);
+/* Puts the kernels of a step of n rows into the stream: their input is in b->d.input, where a row's
+ * token is -1 if it is the one in b->d.sampled; their output goes to b->d.output. */
+cudaError_t cuda_decode_run(backend *b, int32_t n);
+
+/* step.c */
+calla_status cuda_step_init(backend *b, calla_error *err);
+void cuda_step_deinit(backend *b);
+calla_status cuda_step_submit(backend *b, const step_request *requests, int32_t n,
+                              calla_error *err);
+calla_status cuda_step_wait(backend *b, step_result *results, int32_t n,
+                            const calla_control *control, calla_error *err);
+calla_status cuda_step_logits(backend *b, int32_t i, float *logits, calla_error *err);
 
 /* prefill.c */
 /* Rows of a chunk: its tokens, and those since the anchor. */

@@ -1,19 +1,10 @@
-/* One decode step: one token of each of up to eight sequences, a row each. For every number of rows
- * there is a CUDA graph, made at open: six kernels a layer, one after another, each started while
- * the one before it ends. What changes from step to step (tokens, positions, sampling parameters)
- * goes to the device in one copy before the graph, what comes out comes back in one copy after it.
+/* The kernels of a decode step: one token of each of up to eight sequences, a row each. For every
+ * number of rows there is a CUDA graph, made at open: six kernels a layer, one after another, each
+ * started while the one before it ends. What changes from step to step (tokens, positions, sampling
+ * parameters) they find in device memory, where step.c puts it.
  *
  * A row's results do not depend on the others: every kernel adds up one row in one order. */
 #include "cuda/cuda.h"
-
-#include <assert.h>
-#include <math.h>
-#include <string.h>
-
-static size_t n_step_rows(const backend *b)
-{
-    return (size_t)smaller_of(b->options.n_sequences, STEP_ROWS);
-}
 
 static int32_t mask_words(const backend *b)
 {
@@ -25,7 +16,7 @@ void cuda_decode_scratch_take(backend *b)
     const model_config *c = &b->config;
     device_arena *m = &b->scratch_memory;
     decode_scratch *d = &b->d;
-    size_t n = n_step_rows(b), k = (size_t)c->n_experts_per_token, vocab = (size_t)c->n_vocab;
+    size_t n = (size_t)step_rows(b), k = (size_t)c->n_experts_per_token, vocab = (size_t)c->n_vocab;
     size_t parts = n * (size_t)c->n_query_heads;
     d->x = device_floats(m, n, (size_t)c->hidden_size);
     d->projected = device_floats(m, n, (size_t)b->widest_in);
@@ -201,8 +192,9 @@ static cudaError_t call_tap(backend *b, int32_t layer, int32_t n)
     cudaError_t status = cudaMemcpyAsync(b->host.tapped, b->d.x, (size_t)n * hidden * sizeof(float),
                                          cudaMemcpyDeviceToHost, b->stream);
     if (status == cudaSuccess) status = cudaStreamSynchronize(b->stream);
+    const int64_t *positions = b->flights[b->first_flight].positions; /* no other is under way */
     for (int32_t i = 0; status == cudaSuccess && i < n; i++)
-        b->tap(b->tap_user, layer, b->positions[i], 1, b->host.tapped + (size_t)i * hidden);
+        b->tap(b->tap_user, layer, positions[i], 1, b->host.tapped + (size_t)i * hidden);
     return status;
 }
 
@@ -254,9 +246,9 @@ static calla_status make_graph(backend *b, int32_t n, calla_error *err)
 
 calla_status cuda_decode_init(backend *b, calla_error *err)
 {
-    size_t arrived = n_step_rows(b) * (size_t)b->config.n_query_heads * sizeof(unsigned);
+    size_t arrived = (size_t)step_rows(b) * (size_t)b->config.n_query_heads * sizeof(unsigned);
     CALLA_TRY(device_check(cudaMemsetAsync(b->d.arrived, 0, arrived, b->stream), "decode", err));
-    for (int32_t n = 1; n <= (int32_t)n_step_rows(b); n++) CALLA_TRY(make_graph(b, n, err));
+    for (int32_t n = 1; n <= step_rows(b); n++) CALLA_TRY(make_graph(b, n, err));
     return CALLA_OK;
 }
 
@@ -266,224 +258,9 @@ void cuda_decode_deinit(backend *b)
         if (b->graphs[i]) cudaGraphExecDestroy(b->graphs[i]);
 }
 
-/* ---- a step ---- */
-
-/* Angles of the rotation, in double: f32 cannot hold position * frequency of a long context. */
-static void set_angles(const backend *b, int64_t position, step_row *row)
+cudaError_t cuda_decode_run(backend *b, int32_t n)
 {
-    for (int j = 0; j < ROTARY_PAIRS; j++) {
-        double angle = (double)position * b->inverse_frequencies[j];
-        row->cosines[j] = (float)cos(angle);
-        row->sines[j] = (float)sin(angle);
-    }
-}
-
-static cudaError_t send_list(backend *b, const void *to, const void *from, int32_t i, size_t bytes,
-                             size_t row_bytes)
-{
-    if (bytes == 0) return cudaSuccess;
-    return cudaMemcpyAsync((unsigned char *)(uintptr_t)to + (size_t)i * row_bytes, from, bytes,
-                           cudaMemcpyHostToDevice, b->stream);
-}
-
-/* Sampling parameters of row i, and the lists they need. */
-static cudaError_t set_sampling(backend *b, const step_request *r, int32_t i)
-{
-    const calla_sampling *p = r->sampling;
-    const sample_args *s = &b->d.sample;
-    step_sampling *to = &b->host.input->rows[i].sampling;
-    size_t list = (size_t)s->list, words = (size_t)s->mask_words;
-    *to = (step_sampling){0};
-    if (!p) return cudaSuccess;
-    *to = (step_sampling){.temperature = p->temperature,
-                          .top_p = p->top_p,
-                          .min_p = p->min_p,
-                          .presence_penalty = p->presence_penalty,
-                          .frequency_penalty = p->frequency_penalty,
-                          .repetition_penalty = p->repetition_penalty,
-                          .top_k = p->top_k,
-                          .n_top_logprobs = p->n_top_logprobs,
-                          .seed = p->seed,
-                          .n_bias = smaller_of(p->n_logit_bias, s->list),
-                          .n_generated = r->n_generated,
-                          .use_mask = p->token_mask != NULL,
-                          .wanted = 1};
-    int32_t *tokens = b->host.bias_tokens + (size_t)i * list;
-    float *values = b->host.bias_values + (size_t)i * list;
-    for (int32_t k = 0; k < to->n_bias; k++) {
-        tokens[k] = p->logit_bias[k].token;
-        values[k] = p->logit_bias[k].bias;
-    }
-    cudaError_t status = send_list(b, s->bias_tokens, tokens, i, (size_t)to->n_bias * 4, list * 4);
-    if (status == cudaSuccess)
-        status = send_list(b, s->bias_values, values, i, (size_t)to->n_bias * 4, list * 4);
-    if (p->token_mask) {
-        uint32_t *mask = b->host.masks + (size_t)i * words;
-        memcpy(mask, p->token_mask, words * sizeof *mask);
-        if (status == cudaSuccess) status = send_list(b, s->masks, mask, i, words * 4, words * 4);
-    }
-    bool penalties = (p->repetition_penalty != 0 && p->repetition_penalty != 1) ||
-                     p->frequency_penalty != 0 || p->presence_penalty != 0;
-    if (!penalties) to->n_generated = 0;
-    int32_t *generated = b->host.generated_tokens + (size_t)i * list;
-    int32_t *counts = b->host.generated_counts + (size_t)i * list;
-    for (int32_t k = 0; k < to->n_generated; k++) {
-        generated[k] = r->generated[k];
-        counts[k] = r->generated_counts[r->generated[k]];
-    }
-    if (status == cudaSuccess)
-        status =
-            send_list(b, s->generated_tokens, generated, i, (size_t)to->n_generated * 4, list * 4);
-    if (status == cudaSuccess)
-        status =
-            send_list(b, s->generated_counts, counts, i, (size_t)to->n_generated * 4, list * 4);
-    return status;
-}
-
-static cudaError_t start_step(backend *b, int32_t n)
-{
-    cudaError_t status = cudaSuccess;
-    for (int32_t i = 0; i < n && status == cudaSuccess; i++) {
-        const step_request *r = &b->requests[i];
-        step_row *row = &b->host.input->rows[i];
-        const timeline *at = &r->sequence->at;
-        row->token = r->token == TOKEN_LAST_SAMPLED ? -1 : r->token;
-        row->slot = at->slot;
-        row->state = at->state;
-        row->position = (int32_t)at->length;
-        set_angles(b, at->length, row);
-        status = set_sampling(b, r, i);
-    }
-    if (status == cudaSuccess)
-        status = cudaMemcpyAsync(b->d.input, b->host.input, sizeof(step_row) * (size_t)n,
-                                 cudaMemcpyHostToDevice, b->stream);
-    cuda_profile_begin(b);
-    if (status == cudaSuccess) {
-        /* The tap and the profile look between the kernels. */
-        if (b->tap || b->profile.on)
-            status = run_kernels(b, n);
-        else
-            status = cudaGraphLaunch(b->graphs[n - 1], b->stream);
-    }
-    if (status == cudaSuccess)
-        status = cudaMemcpyAsync(b->host.output, b->d.output, sizeof(step_output) * (size_t)n,
-                                 cudaMemcpyDeviceToHost, b->stream);
-    for (int32_t i = 0; i < n && status == cudaSuccess; i++)
-        if (!b->requests[i].sampling)
-            status = cudaMemcpyAsync(b->host.logits + (size_t)i * (size_t)b->config.n_vocab,
-                                     b->d.logits + (size_t)i * (size_t)b->config.n_vocab,
-                                     (size_t)b->config.n_vocab * sizeof(float),
-                                     cudaMemcpyDeviceToHost, b->stream);
-    return status;
-}
-
-calla_status cuda_decode_submit(backend *b, const step_request *requests, int32_t n,
-                                calla_error *err)
-{
-    (void)err;
-    assert(n >= 1 && n <= (int32_t)n_step_rows(b));
-    assert(b->n_requests == 0); /* one step in flight */
-    for (int32_t i = 0; i < n; i++) {
-        assert(requests[i].token == TOKEN_LAST_SAMPLED ||
-               (requests[i].token >= 0 && requests[i].token < b->config.n_vocab));
-        assert(requests[i].sequence->at.length < b->options.n_ctx);
-        b->requests[i] = requests[i];
-    }
-    b->n_requests = n;
-    return CALLA_OK;
-}
-
-static calla_status reserve_all(backend *b, int32_t n, calla_error *err)
-{
-    for (int32_t i = 0; i < n; i++) {
-        timeline *at = &b->requests[i].sequence->at;
-        calla_status status = cuda_store_reserve(b, b->requests[i].sequence, 1, err);
-        b->positions[i] = at->length;
-        if (status == CALLA_OK) continue;
-        while (i-- > 0) cuda_store_trim(b, b->requests[i].sequence, b->positions[i] + 1);
-        return status;
-    }
-    return CALLA_OK;
-}
-
-static void take_sampled(const step_output *o, calla_sampled *to)
-{
-    to->token = o->token;
-    to->logprob = o->logprob;
-    to->n_top = o->n_top;
-    memcpy(to->top_tokens, o->top_tokens, (size_t)o->n_top * sizeof *to->top_tokens);
-    memcpy(to->top_logprobs, o->top_logprobs, (size_t)o->n_top * sizeof *to->top_logprobs);
-}
-
-/* Bytes and operations, if the profile is on. Experts that two rows chose count twice: each row
- * reads its own. */
-static void count_step(backend *b, int32_t n)
-{
-    const model_config *c = &b->config;
-    int64_t seen = 0;
-    for (int32_t i = 0; i < n; i++) seen += b->positions[i] + 1;
-    for (int32_t i = 0; b->profile.on && i < c->n_layers; i++)
-        cuda_profile_count_layer(b, &b->weights->layers[i], n, n, seen, seen,
-                                 (int64_t)n * c->n_experts_per_token);
-    cuda_profile_count_ends(b, n, n);
-}
-
-/* What came of row i. */
-static calla_status take_result(backend *b, int32_t i, step_result *result, calla_error *err)
-{
-    const step_output *o = &b->host.output[i];
-    if (o->bad_layer != INT32_MAX)
-        return error_set(err, CALLA_ERR_NUMERIC,
-                         "activations entering layer %d of %d are not finite at position %lld",
-                         o->bad_layer, b->config.n_layers, (long long)b->positions[i]);
-    *result = (step_result){.logits = b->host.logits + (size_t)i * (size_t)b->config.n_vocab};
-    if (!b->requests[i].sampling) return CALLA_OK;
-    if (o->bad_logit != INT32_MAX)
-        return error_set(err, CALLA_ERR_NUMERIC,
-                         "the model gave logit %g for token %d after position %lld",
-                         (double)o->bad_value, o->bad_logit, (long long)b->positions[i]);
-    result->logits = NULL;
-    take_sampled(o, &result->sampled);
-    return CALLA_OK;
-}
-
-/* The state is updated in place, layer by layer, so a step is cancelled before it starts or not at
- * all. */
-calla_status cuda_decode_wait(backend *b, step_result *results, int32_t n,
-                              const calla_control *control, calla_error *err)
-{
-    assert(n == b->n_requests);
-    b->n_requests = 0;
-    b->n_rows = 0;
-    if (is_cancelled(control)) return error_set(err, CALLA_ERR_CANCELLED, "cancelled");
-    CALLA_TRY(reserve_all(b, n, err));
-    cudaError_t started = start_step(b, n), ended = cudaStreamSynchronize(b->stream);
-    for (int32_t i = 0; i < n; i++) { /* whatever came out */
-        b->requests[i].sequence->at.length++;
-        b->requests[i].sequence->at.anchored = false;
-    }
-    TRY_CUDA(b, started, "starting a step", err);
-    TRY_CUDA(b, ended, "running a step", err);
-    cuda_profile_end(b);
-    count_step(b, n);
-    b->n_rows = n;
-    calla_status status = CALLA_OK;
-    for (int32_t i = 0; i < n; i++) {
-        calla_status own = take_result(b, i, &results[i], status == CALLA_OK ? err : NULL);
-        if (status == CALLA_OK) status = own;
-    }
-    return status;
-}
-
-calla_status cuda_decode_logits(backend *b, int32_t i, float *logits, calla_error *err)
-{
-    size_t vocab = (size_t)b->config.n_vocab;
-    assert(i >= 0 && i < b->n_rows);
-    TRY_CUDA(b,
-             cudaMemcpyAsync(b->host.logits + (size_t)i * vocab, b->d.logits + (size_t)i * vocab,
-                             vocab * sizeof(float), cudaMemcpyDeviceToHost, b->stream),
-             "reading logits", err);
-    TRY_CUDA(b, cudaStreamSynchronize(b->stream), "reading logits", err);
-    memcpy(logits, b->host.logits + (size_t)i * vocab, vocab * sizeof(float));
-    return CALLA_OK;
+    /* The tap and the profile look between the kernels. */
+    if (b->tap || b->profile.on) return run_kernels(b, n);
+    return cudaGraphLaunch(b->graphs[n - 1], b->stream);
 }

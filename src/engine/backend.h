@@ -39,6 +39,7 @@ typedef struct backend_options {
 
 typedef struct backend_capabilities {
     bool samples_on_device;
+    bool steps_ahead; /* a step may be submitted while another is under way */
     int32_t max_step_sequences;
     int32_t snapshot_grid; /* snapshots may stand at multiples of this many tokens (1 = anywhere) */
     int64_t state_bytes;   /* of recurrent state, read and written by a step for one sequence */
@@ -47,12 +48,26 @@ typedef struct backend_capabilities {
 
 typedef enum logits_mode { LOGITS_NONE, LOGITS_LAST, LOGITS_ALL } logits_mode;
 
+/* What penalties there are. */
+static inline bool sampling_penalizes(const calla_sampling *p)
+{
+    return (p->repetition_penalty != 0 && p->repetition_penalty != 1) ||
+           p->frequency_penalty != 0 || p->presence_penalty != 0;
+}
+
+/* Whether a step with these parameters may be submitted while the one before it is under way: not
+ * if it takes lists along, which depend on that one's token or are long. */
+static inline bool step_may_follow(const calla_sampling *p)
+{
+    return !p->token_mask && p->n_logit_bias == 0 && !sampling_penalizes(p);
+}
+
 /* One sequence's part of a step. */
 typedef struct step_request {
     backend_sequence *sequence;
     int32_t token; /* to run, or TOKEN_LAST_SAMPLED */
     /* If samples_on_device: how to choose the next token, or NULL for its logits instead. Both and
-     * the lists are borrowed until step_wait returns. */
+     * the lists are borrowed until step_submit returns. */
     const calla_sampling *sampling;
     /* What penalties look at: the different tokens generated so far, how often each was. */
     const int32_t *generated;        // [n_generated]
@@ -115,9 +130,13 @@ typedef struct backend_ops {
                             const calla_control *control, calla_error *err);
 
     /* Runs one token in each of n <= max_step_sequences different sequences. submit may return
-     * before the work is done; wait delivers results[n]. One step in flight. When submit or wait
-     * fails or is cancelled, the step is over: a sequence whose length did not grow is as it was
-     * before, any other is only good for sequence_reset or snapshot_restore. */
+     * before the work is done; wait delivers the results[n] of the step submitted first. One step
+     * at a time; if steps_ahead (and no profile, no tap) a second one may be submitted while the
+     * first is under way, whose rows all sample, step_may_follow. A sequence's length grows by the
+     * end of wait. When submit or wait fails or is cancelled, the step is over: a sequence whose
+     * length did not grow is as it was before, any other is only good for sequence_reset or
+     * snapshot_restore; so is one of a step submitted behind it, which is still to be waited for.
+     */
     calla_status (*step_submit)(backend *b, const step_request *requests, int32_t n,
                                 calla_error *err);
     calla_status (*step_wait)(backend *b, step_result *results, int32_t n,

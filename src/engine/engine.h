@@ -22,6 +22,13 @@ typedef struct engine_vocabulary {
     int32_t turn_token; /* `<|im_start|>`, or -1 */
 } engine_vocabulary;
 
+/* The step that was submitted before anybody asked for its tokens (session_step.c). */
+typedef struct engine_ahead {
+    int32_t n; /* its sessions, 0 = no step */
+    calla_session *sessions[BACKEND_MAX_SEQUENCES];
+    calla_sampling sampling[BACKEND_MAX_SEQUENCES];
+} engine_ahead;
+
 struct calla_engine {
     model_weights weights;
     const backend_ops *ops;
@@ -33,6 +40,7 @@ struct calla_engine {
     engine_vocabulary vocabulary;
     snapshot_store snapshots;
     sampler sampler; /* scratch shared by the sessions */
+    engine_ahead ahead;
     calla_engine_info info;
     bool profiling;
     calla_profile_entry sampling;                         /* what the engine does itself */
@@ -66,7 +74,12 @@ struct calla_session {
     int64_t n_tokens; /* the sequence holds all of them, or all but the one sampled last */
     int64_t n_target; /* length of the prompt that was begun, 0 = none */
     bool decoded;     /* the sequence's state is partly from decode steps */
+    bool in_flight;   /* the step ahead runs its last token */
     bool has_logits;  /* `logits` are those after the last of all n_tokens */
+    bool knows_next;  /* `next` is what next_sampling chooses from them */
+    calla_sampling next_sampling;
+    calla_sampled next;
+    calla_error lost; /* code 0, or how a step ahead emptied it: for whoever asks for a token */
     float *logits;    /* [n_vocab] */
     token_counts generated;              /* since the last sync */
     int64_t points[MAX_SNAPSHOT_POINTS]; /* [n_points] where its prefill pauses for snapshots,
@@ -81,5 +94,14 @@ struct calla_session {
 void session_keep(calla_session *s);
 /* Back to the empty timeline. */
 void session_reset(calla_session *s);
+/* Waits for the step ahead if it runs this session's last token; whoever looks at more than the
+ * timeline does so first. A session that the step broke is empty and knows why. */
+void session_settle(calla_session *s);
+/* The same for whatever sessions it has. */
+void engine_settle(calla_engine *e);
+/* Tokens whose effect the sequence's state holds. */
+int64_t session_n_run(const calla_session *s);
+/* logits [n_vocab] are those after the last token. */
+void session_keep_logits(calla_session *s, const float *logits);
 
 #endif

@@ -3,6 +3,7 @@
 
 calla_status calla_engine_measure(calla_engine *e, calla_machine_rates *rates, calla_error *err)
 {
+    engine_settle(e);
     if (e->ops->measure) return e->ops->measure(e->backend, rates, err);
     return error_set(err, CALLA_ERR_UNSUPPORTED, "backend %s cannot measure the machine",
                      e->ops->name);
@@ -10,6 +11,7 @@ calla_status calla_engine_measure(calla_engine *e, calla_machine_rates *rates, c
 
 void calla_engine_set_profile(calla_engine *e, bool on)
 {
+    engine_settle(e);
     e->profiling = on;
     e->sampling = (calla_profile_entry){0};
     if (e->ops->set_profile) e->ops->set_profile(e->backend, on);

@@ -1,4 +1,5 @@
 #include "engine/sampler.h"
+#include "engine/backend.h"
 
 #include "base/memory.h"
 #include "base/philox.h"
@@ -141,7 +142,7 @@ static void apply_penalties(float *values, int32_t n, const calla_sampling *p,
                             const token_counts *generated)
 {
     float repetition = p->repetition_penalty == 0 ? 1 : p->repetition_penalty;
-    if (repetition == 1 && p->frequency_penalty == 0 && p->presence_penalty == 0) return;
+    if (!sampling_penalizes(p)) return;
     for (int32_t i = 0; i < generated->n_distinct; i++) {
         int32_t token = generated->distinct[i];
         if (token >= n) continue;

@@ -43,6 +43,7 @@ fail:
 void calla_session_free(calla_session *s)
 {
     if (!s) return;
+    session_settle(s);
     if (s->sequence) s->engine->ops->sequence_free(s->engine->backend, s->sequence);
     token_counts_deinit(&s->generated);
     mem_free(s->memory);
@@ -57,33 +58,18 @@ const int32_t *calla_session_tokens(const calla_session *s, int64_t *n_tokens)
 
 /* ---- the sequence ---- */
 
-/* Tokens whose effect the sequence's state holds. */
-static int64_t n_run(const calla_session *s)
+int64_t session_n_run(const calla_session *s)
 {
     return s->engine->ops->sequence_length(s->engine->backend, s->sequence);
 }
 
-static void empty(calla_session *s)
-{
-    s->engine->ops->sequence_reset(s->engine->backend, s->sequence);
-    s->n_tokens = s->n_target = 0;
-    s->decoded = s->has_logits = false;
-}
-
 void session_reset(calla_session *s)
 {
-    empty(s);
-}
-
-static bool is_cancelled(const calla_control *control)
-{
-    return control && control->cancel &&
-           atomic_load_explicit(control->cancel, memory_order_relaxed);
-}
-
-static calla_status cancelled(calla_error *err)
-{
-    return error_set(err, CALLA_ERR_CANCELLED, "cancelled");
+    session_settle(s);
+    s->engine->ops->sequence_reset(s->engine->backend, s->sequence);
+    s->n_tokens = s->n_target = 0;
+    s->decoded = s->has_logits = s->knows_next = false;
+    s->lost.code = CALLA_OK;
 }
 
 /* A caller's progress, counted over several calls to the backend. */
@@ -106,9 +92,9 @@ static calla_status prefill(calla_session *s, int64_t to, logits_mode mode, floa
 {
     calla_engine *e = s->engine;
     const calla_control *outer = progress->control;
-    int64_t first = n_run(s);
+    int64_t first = session_n_run(s);
     for (;;) {
-        int64_t from = n_run(s);
+        int64_t from = session_n_run(s);
         progress_part part = {outer, progress->base + from - first, progress->total};
         calla_control control = {.cancel = outer ? outer->cancel : NULL,
                                  .progress = outer && outer->progress ? report_part : NULL,
@@ -116,7 +102,7 @@ static calla_status prefill(calla_session *s, int64_t to, logits_mode mode, floa
         float *rows = mode == LOGITS_ALL ? logits + (from - first) * e->info.n_vocab : logits;
         calla_status status = e->ops->prefill(e->backend, s->sequence, s->tokens + from, to - from,
                                               mode, rows, &control, err);
-        s->n_tokens = n_run(s);
+        s->n_tokens = session_n_run(s);
         s->has_logits = false;
         if (status != CALLA_ERR_MEMORY) return status;
         if (!snapshot_store_evict(&e->snapshots)) return status;
@@ -125,7 +111,7 @@ static calla_status prefill(calla_session *s, int64_t to, logits_mode mode, floa
 
 /* ---- sync ---- */
 
-static void keep_logits(calla_session *s, const float *logits)
+void session_keep_logits(calla_session *s, const float *logits)
 {
     memcpy(s->logits, logits, (size_t)s->engine->info.n_vocab * sizeof *logits);
     s->has_logits = true;
@@ -150,7 +136,7 @@ static calla_status check_tokens(const calla_session *s, const int32_t *tokens, 
 /* Whether the session's own state leads to tokens[n_tokens]. */
 static bool can_extend(const calla_session *s, const int32_t *tokens, int64_t n_tokens)
 {
-    int64_t n = n_run(s);
+    int64_t n = session_n_run(s);
     if (n > n_tokens || (n == n_tokens && !(s->has_logits && s->n_tokens == n))) return false;
     return memcmp(s->tokens, tokens, (size_t)n * sizeof *tokens) == 0;
 }
@@ -175,7 +161,7 @@ static void rewind_to_prefix(calla_session *s, const int32_t *tokens, int64_t n_
     calla_engine *e = s->engine;
     snapshot_match match = snapshot_store_find(&e->snapshots, tokens, n_tokens);
     bool extend = can_extend(s, tokens, n_tokens);
-    int64_t own = extend ? n_run(s) : 0, kept = match.usable ? match.usable->n_tokens : 0;
+    int64_t own = extend ? session_n_run(s) : 0, kept = match.usable ? match.usable->n_tokens : 0;
     if (e->snapshots.files) {
         snapshot_files_restore(e->snapshots.files, tokens, n_tokens, kept > own ? kept : own);
         match = snapshot_store_find(&e->snapshots, tokens, n_tokens);
@@ -189,15 +175,15 @@ static void rewind_to_prefix(calla_session *s, const int32_t *tokens, int64_t n_
         s->n_tokens = kept;
         s->decoded = slot->decoded;
         s->has_logits = false;
-        if (slot->has_logits) keep_logits(s, slot->logits);
+        if (slot->has_logits) session_keep_logits(s, slot->logits);
         snapshot_store_touch(&e->snapshots, slot);
     } else if (!extend) {
-        empty(s);
+        session_reset(s);
     } else if (s->n_tokens > own) { /* a sampled token that was never run */
         s->n_tokens = own;
         s->has_logits = false;
     }
-    s->reuse.n_reused = n_run(s);
+    s->reuse.n_reused = session_n_run(s);
     s->reuse.decoded = s->decoded;
 }
 
@@ -246,7 +232,7 @@ static void add_turn_points(calla_session *s, int64_t from, int64_t n_most)
 static void plan_points(calla_session *s)
 {
     int32_t n_slots = s->engine->snapshots.n_slots;
-    int64_t from = n_run(s), half = MAX_SNAPSHOT_POINTS / 2;
+    int64_t from = session_n_run(s), half = MAX_SNAPSHOT_POINTS / 2;
     s->n_points = 0;
     if (n_slots == 0) return;
     add_grid_points(s, from, n_slots / 2 < half ? n_slots / 2 : half);
@@ -257,7 +243,8 @@ static void plan_points(calla_session *s)
 void session_keep(calla_session *s)
 {
     calla_engine *e = s->engine;
-    int64_t n = n_run(s);
+    session_settle(s);
+    int64_t n = session_n_run(s);
     if (n == 0 || n % e->capabilities.snapshot_grid != 0 || (s->decoded && !e->keep_decoded))
         return;
     bool has_logits = s->has_logits && s->n_tokens == n;
@@ -290,7 +277,7 @@ static calla_status run_prompt(calla_session *s, int64_t end, progress_part *pro
                                calla_error *err)
 {
     calla_engine *e = s->engine;
-    int64_t from = n_run(s);
+    int64_t from = session_n_run(s);
     for (int64_t at = from; at < end;) {
         int64_t point = next_point(s, at), to = point < end ? point : end;
         bool last = to == s->n_target;
@@ -314,11 +301,14 @@ calla_status calla_session_begin(calla_session *s, const int32_t *tokens, int64_
                                  calla_sync_stats *stats, calla_error *err)
 {
     CALLA_TRY(check_tokens(s, tokens, n_tokens, err));
+    session_settle(s);
+    s->knows_next = false;
+    s->lost.code = CALLA_OK;
     rewind_to_prefix(s, tokens, n_tokens);
     token_counts_clear(&s->generated);
     memmove(s->tokens, tokens, (size_t)n_tokens * sizeof *tokens); /* they may be its own */
     s->n_target = n_tokens;
-    int64_t n_reused = n_run(s);
+    int64_t n_reused = session_n_run(s);
     if (n_reused < n_tokens) s->has_logits = false;
     plan_points(s);
     if (stats)
@@ -333,12 +323,12 @@ calla_status calla_session_advance(calla_session *s, int64_t n_most, const calla
 {
     assert(n_most >= 1);
     if (s->n_target == 0) return error_set(err, CALLA_ERR_INPUT, "no prompt was begun");
-    int64_t from = n_run(s), left = from < s->n_target ? s->n_target - from : 0;
+    int64_t from = session_n_run(s), left = from < s->n_target ? s->n_target - from : 0;
     if (left > 0) {
         int64_t end = n_most < left ? from + n_most : s->n_target;
         progress_part progress = {control, 0, left};
         calla_status status = run_prompt(s, end, &progress, err);
-        if (status == CALLA_ERR_NUMERIC || status == CALLA_ERR_DEVICE) empty(s);
+        if (status == CALLA_ERR_NUMERIC || status == CALLA_ERR_DEVICE) session_reset(s);
         if (status != CALLA_OK) return status;
         left = s->n_target - end;
     }
@@ -356,219 +346,6 @@ calla_status calla_session_sync(calla_session *s, const int32_t *tokens, int64_t
     CALLA_TRY(calla_session_advance(s, n_tokens, control, &n_left, err));
     begun.prefill_ns = clock_ns() - start_ns;
     if (stats) *stats = begun;
-    return CALLA_OK;
-}
-
-/* ---- decode ---- */
-
-/* Whether a step that failed left all n sequences as they were. */
-static bool none_moved(calla_session *const *sessions, const int64_t *before, int32_t n)
-{
-    for (int32_t i = 0; i < n; i++)
-        if (n_run(sessions[i]) != before[i]) return false;
-    return true;
-}
-
-/* What is known after a session's last token. */
-typedef struct outcome {
-    const float *logits;   /* the session's own or the backend's, until its next call; or NULL: */
-    calla_sampled sampled; /* the device has chosen from them, */
-    int32_t row;           /* which are row `row` of the last step */
-} outcome;
-
-/* Keeps the logits for another try: a session that loses them is empty. */
-static void keep_outcome(calla_session *s, const outcome *o)
-{
-    calla_engine *e = s->engine;
-    calla_error ignored;
-    if (o->logits) {
-        if (o->logits != s->logits) keep_logits(s, o->logits);
-    } else if (e->ops->step_logits(e->backend, o->row, s->logits, &ignored) == CALLA_OK) {
-        s->has_logits = true;
-    } else {
-        empty(s);
-    }
-}
-
-/* Whether row i of a step that has run gave what it should. */
-static calla_status check_row(const calla_session *s, const step_result *result, int64_t position,
-                              calla_error *err)
-{
-    if (result->logits) return logits_check(result->logits, s->engine->info.n_vocab, position, err);
-    if (result->sampled.token >= 0) return CALLA_OK;
-    return sampler_none_left(s->engine->vocabulary.n_tokens, position + 1, err);
-}
-
-/* Runs tokens[i] in sessions[i], i < n, as one decode step; sampling as in next_batch, or NULL for
- * logits alone. When it fails, a session is as it was, or has run its token and keeps the logits,
- * or is empty because its state is not to be trusted. */
-static calla_status step(calla_session *const *sessions, const int32_t *tokens,
-                         const calla_sampling *const *sampling, int32_t n,
-                         const calla_control *control, outcome *outcomes, calla_error *err)
-{
-    calla_engine *e = sessions[0]->engine;
-    step_request requests[BACKEND_MAX_SEQUENCES];
-    step_result results[BACKEND_MAX_SEQUENCES];
-    int64_t before[BACKEND_MAX_SEQUENCES];
-    if (is_cancelled(control)) return cancelled(err);
-    for (int32_t i = 0; i < n; i++) {
-        const token_counts *generated = &sessions[i]->generated;
-        requests[i] = (step_request){.sequence = sessions[i]->sequence, .token = tokens[i]};
-        before[i] = n_run(sessions[i]);
-        if (!sampling || !e->capabilities.samples_on_device) continue;
-        requests[i].sampling = sampling[i];
-        requests[i].generated = generated->distinct;
-        requests[i].generated_counts = generated->counts;
-        requests[i].n_generated = generated->n_distinct;
-    }
-    calla_status run, status;
-    do {
-        run = e->ops->step_submit(e->backend, requests, n, err);
-        if (run == CALLA_OK) run = e->ops->step_wait(e->backend, results, n, control, err);
-    } while (run == CALLA_ERR_MEMORY && none_moved(sessions, before, n) &&
-             snapshot_store_evict(&e->snapshots));
-    status = run;
-    bool sound[BACKEND_MAX_SEQUENCES];
-    for (int32_t i = 0; i < n; i++) {
-        calla_status own = run;
-        if (run == CALLA_OK)
-            own = check_row(sessions[i], &results[i], before[i], status == CALLA_OK ? err : NULL);
-        /* CALLA_ERR_INPUT: no token was allowed; others may be. */
-        sound[i] = own == CALLA_OK || (run == CALLA_OK && own == CALLA_ERR_INPUT);
-        if (sound[i]) {
-            sessions[i]->decoded = true;
-            outcomes[i] = (outcome){results[i].logits, results[i].sampled, i};
-        } else if (own == CALLA_ERR_NUMERIC || n_run(sessions[i]) != before[i]) {
-            empty(sessions[i]);
-        }
-        if (status == CALLA_OK) status = own;
-    }
-    for (int32_t i = 0; status != CALLA_OK && i < n; i++)
-        if (sound[i]) keep_outcome(sessions[i], &outcomes[i]);
-    return status;
-}
-
-/* Runs the tokens sampled last in one step, where they were not yet. What is known of the others is
- * their own logits. */
-static calla_status run_pending(calla_session *const *sessions,
-                                const calla_sampling *const *sampling, int32_t n,
-                                const calla_control *control, outcome *outcomes, calla_error *err)
-{
-    calla_session *pending[BACKEND_MAX_SEQUENCES];
-    const calla_sampling *theirs[BACKEND_MAX_SEQUENCES];
-    int32_t tokens[BACKEND_MAX_SEQUENCES], index[BACKEND_MAX_SEQUENCES], n_pending = 0;
-    outcome results[BACKEND_MAX_SEQUENCES];
-    for (int32_t i = 0; i < n; i++) {
-        calla_session *s = sessions[i];
-        outcomes[i] = (outcome){.logits = s->logits};
-        if (s->n_tokens == n_run(s)) continue;
-        assert(s->n_tokens == n_run(s) + 1);
-        tokens[n_pending] = s->tokens[s->n_tokens - 1];
-        theirs[n_pending] = sampling ? sampling[i] : NULL;
-        index[n_pending] = i;
-        pending[n_pending++] = s;
-    }
-    if (n_pending == 0) return CALLA_OK;
-    CALLA_TRY(step(pending, tokens, sampling ? theirs : NULL, n_pending, control, results, err));
-    for (int32_t k = 0; k < n_pending; k++) outcomes[index[k]] = results[k];
-    return CALLA_OK;
-}
-
-static calla_status check_room(const calla_session *s, calla_error *err)
-{
-    if (s->n_tokens < s->engine->info.n_ctx) return CALLA_OK;
-    return error_set(err, CALLA_ERR_CONTEXT,
-                     "the timeline has %lld tokens, the context holds %d: no room for another",
-                     (long long)s->n_tokens, s->engine->info.n_ctx);
-}
-
-static calla_status check_next(const calla_session *s, const calla_sampling *sampling,
-                               calla_error *err)
-{
-    CALLA_TRY(sampling_check(sampling, s->engine->vocabulary.n_tokens, err));
-    CALLA_TRY(check_room(s, err));
-    if (s->has_logits || s->n_tokens > n_run(s)) return CALLA_OK;
-    return error_set(err, CALLA_ERR_INPUT,
-                     "nothing to sample from: the session's prompt was not run to its end");
-}
-
-static calla_status check_batch(calla_session *const *sessions, int32_t n,
-                                const calla_sampling *const *sampling, calla_error *err)
-{
-    const calla_engine *e = sessions[0]->engine;
-    if (n > e->capabilities.max_step_sequences)
-        return error_set(err, CALLA_ERR_INPUT, "%d sessions in one step, at most %d are possible",
-                         n, e->capabilities.max_step_sequences);
-    for (int32_t i = 0; i < n; i++) {
-        assert(sessions[i]->engine == e);
-        for (int32_t k = 0; k < i; k++) assert(sessions[k] != sessions[i]);
-        CALLA_TRY(check_next(sessions[i], sampling[i], err));
-    }
-    return CALLA_OK;
-}
-
-calla_status calla_session_next_batch(calla_session *const *sessions, int32_t n,
-                                      const calla_sampling *const *sampling,
-                                      const calla_control *control, calla_sampled *sampled,
-                                      calla_error *err)
-{
-    assert(n >= 1);
-    calla_engine *e = sessions[0]->engine;
-    CALLA_TRY(check_batch(sessions, n, sampling, err));
-    if (is_cancelled(control)) return cancelled(err);
-    outcome outcomes[BACKEND_MAX_SEQUENCES];
-    calla_sampled out[BACKEND_MAX_SEQUENCES];
-    CALLA_TRY(run_pending(sessions, sampling, n, control, outcomes, err));
-    calla_status status = CALLA_OK;
-    int64_t start_ns = e->profiling ? clock_ns() : 0;
-    for (int32_t i = 0; i < n && status == CALLA_OK; i++) {
-        if (outcomes[i].logits)
-            status = sampler_choose(&e->sampler, outcomes[i].logits, sampling[i],
-                                    &sessions[i]->generated, sessions[i]->n_tokens, &out[i], err);
-        else
-            out[i] = outcomes[i].sampled;
-    }
-    if (e->profiling) {
-        e->sampling.ns += clock_ns() - start_ns;
-        e->sampling.n_calls++;
-    }
-    for (int32_t i = 0; i < n; i++) {
-        calla_session *s = sessions[i];
-        if (status != CALLA_OK) { /* the caller may try again with other parameters */
-            keep_outcome(s, &outcomes[i]);
-            continue;
-        }
-        s->tokens[s->n_tokens++] = out[i].token;
-        s->has_logits = false;
-        token_counts_add(&s->generated, out[i].token);
-        sampled[i] = out[i];
-    }
-    return status;
-}
-
-calla_status calla_session_next(calla_session *s, const calla_sampling *sampling,
-                                const calla_control *control, calla_sampled *sampled,
-                                calla_error *err)
-{
-    return calla_session_next_batch(&s, 1, &sampling, control, sampled, err);
-}
-
-calla_status calla_session_append(calla_session *s, int32_t token, const calla_control *control,
-                                  float *logits, calla_error *err)
-{
-    int32_t n_vocab = s->engine->info.n_vocab;
-    if (token < 0 || token >= n_vocab)
-        return error_set(err, CALLA_ERR_INPUT, "token %d is outside 0 ... %d", token, n_vocab - 1);
-    CALLA_TRY(check_room(s, err));
-    s->n_target = 0;
-    outcome result;
-    bool pending = s->n_tokens > n_run(s);
-    CALLA_TRY(run_pending(&s, NULL, 1, control, &result, err));
-    if (pending) keep_outcome(s, &result);
-    CALLA_TRY(step(&s, &token, NULL, 1, control, &result, err));
-    s->tokens[s->n_tokens++] = token;
-    keep_outcome(s, &result);
-    memcpy(logits, s->logits, (size_t)n_vocab * sizeof *logits);
     return CALLA_OK;
 }
 
@@ -593,7 +370,7 @@ calla_status calla_session_score(calla_session *s, const int32_t *tokens, int64_
     void *memory;
     CALLA_TRY(mem_alloc((size_t)(n_rows * n_vocab), sizeof(float), "logits", &memory, err));
     float *logits = memory;
-    empty(s);
+    session_reset(s);
     token_counts_clear(&s->generated);
     memmove(s->tokens, tokens, (size_t)n_tokens * sizeof *tokens); /* they may be its own */
     progress_part progress = {control, 0, n_tokens};
@@ -604,15 +381,15 @@ calla_status calla_session_score(calla_session *s, const int32_t *tokens, int64_
         for (int64_t i = 0; i < to - at; i++)
             CALLA_TRY_GOTO(logits_check(logits + i * n_vocab, n_vocab, at + i, err), done);
         if (rows(user, at, to - at, logits) != 0) {
-            status = cancelled(err);
+            status = error_set(err, CALLA_ERR_CANCELLED, "cancelled");
             goto done;
         }
         if (to == n_tokens) {
-            keep_logits(s, logits + (to - at - 1) * n_vocab);
+            session_keep_logits(s, logits + (to - at - 1) * n_vocab);
         }
     }
 done:
-    if (status == CALLA_ERR_NUMERIC || status == CALLA_ERR_DEVICE) empty(s);
+    if (status == CALLA_ERR_NUMERIC || status == CALLA_ERR_DEVICE) session_reset(s);
     mem_free(memory);
     return status;
 }

@@ -8,6 +8,13 @@
 
 enum { V = ORACLE_V };
 
+static bool steps_ahead(const backend *b)
+{
+    backend_capabilities capabilities;
+    test_ops()->capabilities(b, &capabilities);
+    return capabilities.steps_ahead;
+}
+
 /* ---- steps of several sequences ---- */
 
 static void step_all(backend *b, backend_sequence *const *s, const int32_t *tokens, int32_t n,
@@ -17,8 +24,7 @@ static void step_all(backend *b, backend_sequence *const *s, const int32_t *toke
     calla_error err;
     for (int32_t i = 0; i < n; i++)
         requests[i] = (step_request){.sequence = s[i], .token = tokens[i]};
-    assert_ok(test_ops()->step_submit(b, requests, n, &err), &err);
-    assert_ok(test_ops()->step_wait(b, results, n, NULL, &err), &err);
+    assert_ok(oracle_try_step(b, requests, n, results, NULL, &err), &err);
 }
 
 /* Sequence i has the prompt ids[11 i .. 11 i + 5 + 9 i). */
@@ -58,6 +64,71 @@ static void test_batch(void **state)
         }
         test_ops()->close(b);
     }
+}
+
+/* n greedy tokens of both sequences, each after the token before it; `ahead`: submitted before the
+ * host has that one. */
+static void choose_tokens(backend *b, backend_sequence *const *s, int32_t n, bool ahead,
+                          int32_t (*tokens)[2])
+{
+    static const calla_sampling greedy;
+    step_request requests[2];
+    step_result results[2];
+    calla_error err;
+    for (int i = 0; i < 2; i++)
+        requests[i] = (step_request){.sequence = s[i], .token = 7 + i, .sampling = &greedy};
+    for (int32_t t = 0, submitted = 0; t < n; t++) {
+        for (; submitted < n && submitted <= t + ahead; submitted++) {
+            assert_ok(test_ops()->step_submit(b, requests, 2, &err), &err);
+            for (int i = 0; i < 2; i++) requests[i].token = TOKEN_LAST_SAMPLED;
+        }
+        assert_ok(test_ops()->step_wait(b, results, 2, NULL, &err), &err);
+        for (int i = 0; i < 2; i++) tokens[t][i] = results[i].sampled.token;
+    }
+}
+
+/* A step whose input the host does not know yet, and what is done to others and taken of its own
+ * sequence while it is under way. */
+static void test_steps_ahead(void **state)
+{
+    (void)state;
+    enum { STEPS = 12 };
+    backend *b = oracle_open(test_plain_isa());
+    if (!steps_ahead(b)) {
+        test_ops()->close(b);
+        skip();
+    }
+    backend_sequence *s[2] = {oracle_create(b), oracle_create(b)}, *third = oracle_create(b);
+    int32_t alone[STEPS][2], ahead[STEPS][2];
+    float expected[V], logits[V], rows[2][V];
+    oracle_prefill(b, third, oracle_ids + 20, 90, LOGITS_LAST, expected);
+    for (int i = 0; i < 2; i++) start(b, s[i], i);
+    choose_tokens(b, s, STEPS, false, alone);
+    calla_error err;
+    for (int i = 0; i < 2; i++) assert_ok(test_ops()->step_logits(b, i, rows[i], &err), &err);
+    for (int i = 0; i < 2; i++) start(b, s[i], i);
+    choose_tokens(b, s, STEPS, true, ahead);
+    assert_memory_equal(ahead, alone, sizeof alone);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(test_ops()->step_logits(b, i, logits, &err), &err);
+        assert_same(logits, rows[i], V, "the last of several steps");
+    }
+    /* A prompt of another sequence and a snapshot between submit and wait. */
+    static const calla_sampling greedy;
+    step_request request = {.sequence = s[0], .token = alone[STEPS - 1][0], .sampling = &greedy};
+    step_result result;
+    backend_snapshot *snapshot;
+    test_ops()->sequence_reset(b, third);
+    assert_ok(test_ops()->step_submit(b, &request, 1, &err), &err);
+    oracle_prefill(b, third, oracle_ids + 20, 90, LOGITS_LAST, logits);
+    assert_same(logits, expected, V, "a prompt beside a step");
+    assert_ok(test_ops()->snapshot_create(b, s[0], &snapshot, &err), &err);
+    assert_ok(test_ops()->step_wait(b, &result, 1, NULL, &err), &err);
+    memcpy(expected, oracle_step(b, s[0], 3), sizeof expected);
+    test_ops()->snapshot_restore(b, snapshot, s[1]);
+    assert_same(oracle_step(b, s[1], 3), expected, V, "from a snapshot taken beside a step");
+    test_ops()->snapshot_free(b, snapshot);
+    test_ops()->close(b);
 }
 
 /* ---- snapshots ---- */
@@ -177,8 +248,7 @@ static void test_exhaustion(void **state)
     /* One block is left. A step that needs two takes none. */
     step_request requests[] = {{.sequence = s, .token = 1}, {.sequence = other, .token = 1}};
     step_result results[2];
-    assert_ok(test_ops()->step_submit(b, requests, 2, &err), &err);
-    assert_error(test_ops()->step_wait(b, results, 2, NULL, &err), CALLA_ERR_MEMORY, &err,
+    assert_error(oracle_try_step(b, requests, 2, results, NULL, &err), CALLA_ERR_MEMORY, &err,
                  "0 of 7 blocks");
     assert_int_equal(test_ops()->sequence_length(b, s), 0);
     assert_int_equal(test_ops()->sequence_length(b, other), 0);
@@ -256,6 +326,7 @@ static void test_cancel(void **state)
     test_ops()->close(b);
 }
 
+/* Cancelled, a step has not begun; or it ends, where the device has it already. */
 static void test_cancel_step(void **state)
 {
     (void)state;
@@ -271,11 +342,16 @@ static void test_cancel_step(void **state)
     step_request request = {.sequence = s, .token = oracle_ids[70]};
     step_result result;
     calla_error err;
-    assert_ok(test_ops()->step_submit(b, &request, 1, &err), &err);
-    assert_error(test_ops()->step_wait(b, &result, 1, &control, &err), CALLA_ERR_CANCELLED, &err,
-                 "cancelled");
-    assert_int_equal(test_ops()->sequence_length(b, s), 70);
-    assert_same(oracle_step(b, s, oracle_ids[70]), expected, V, "after a cancelled step");
+    calla_status status = oracle_try_step(b, &request, 1, &result, &control, &err);
+    if (steps_ahead(b)) {
+        assert_ok(status, &err);
+        assert_int_equal(test_ops()->sequence_length(b, s), 71);
+        assert_same(result.logits, expected, V, "a step that was not to be stopped");
+    } else {
+        assert_error(status, CALLA_ERR_CANCELLED, &err, "cancelled");
+        assert_int_equal(test_ops()->sequence_length(b, s), 70);
+        assert_same(oracle_step(b, s, oracle_ids[70]), expected, V, "after a cancelled step");
+    }
     test_ops()->close(b);
 }
 
@@ -362,11 +438,11 @@ static void test_plan(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_batch),         cmocka_unit_test(test_snapshots),
-        cmocka_unit_test(test_branches),      cmocka_unit_test(test_exhaustion),
-        cmocka_unit_test(test_cancel),        cmocka_unit_test(test_cancel_step),
-        cmocka_unit_test(test_extreme_decay), cmocka_unit_test(test_isa_choice),
-        cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_batch),       cmocka_unit_test(test_snapshots),
+        cmocka_unit_test(test_branches),    cmocka_unit_test(test_exhaustion),
+        cmocka_unit_test(test_cancel),      cmocka_unit_test(test_cancel_step),
+        cmocka_unit_test(test_steps_ahead), cmocka_unit_test(test_extreme_decay),
+        cmocka_unit_test(test_isa_choice),  cmocka_unit_test(test_plan),
     };
     return cmocka_run_group_tests(tests, oracle_setup, oracle_teardown);
 }

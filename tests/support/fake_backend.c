@@ -2,6 +2,7 @@
 
 #include "base/block_pool.h"
 #include "base/error.h"
+#include "engine/sampler.h"
 #include "support/support.h"
 
 #include <math.h>
@@ -11,19 +12,28 @@
 struct backend_snapshot {
     backend_sequence state;
 };
+/* A step between submit and wait. */
+typedef struct fake_flight {
+    step_request requests[BACKEND_MAX_SEQUENCES];
+    float logits[BACKEND_MAX_SEQUENCES][FAKE_VOCAB];
+    calla_sampled sampled[BACKEND_MAX_SEQUENCES];
+    bool samples[BACKEND_MAX_SEQUENCES];
+    int32_t n;
+} fake_flight;
 struct backend {
     backend_options options;
     block_pool pool;
     int32_t n_sequences, n_snapshots;
-    step_request pending[BACKEND_MAX_SEQUENCES];
-    float logits[BACKEND_MAX_SEQUENCES][FAKE_VOCAB];
+    fake_flight flights[2];                          /* the first is the one to be waited for */
+    float logits[BACKEND_MAX_SEQUENCES][FAKE_VOCAB]; /* of the step waited for last */
+    sampler sampler;
 };
 
 fake_control fake;
 
 void fake_reset_counts(void)
 {
-    fake.n_prefilled = fake.n_steps = 0;
+    fake.n_prefilled = fake.n_steps = fake.n_behind = 0;
     fake.n_ends = fake.n_restored = 0;
 }
 
@@ -59,6 +69,7 @@ static calla_status fake_open(const model_weights *w, const backend_options *o, 
     assert_non_null(b);
     b->options = *o;
     assert_ok(block_pool_init(&b->pool, fake.n_blocks, err), err);
+    assert_ok(sampler_init(&b->sampler, FAKE_TOKENS, err), err);
     *out = b;
     return CALLA_OK;
 }
@@ -68,6 +79,8 @@ static void fake_close(backend *b)
     assert_int_equal(b->n_sequences, 0);
     assert_int_equal(b->n_snapshots, 0);
     assert_int_equal(b->pool.n_free, b->pool.n_blocks);
+    assert_int_equal(fake.n_in_flight, 0);
+    sampler_deinit(&b->sampler);
     block_pool_deinit(&b->pool);
     free(b);
 }
@@ -78,6 +91,8 @@ static void fake_capabilities(const backend *b, backend_capabilities *out)
     *out = (backend_capabilities){
         .max_step_sequences = n < BACKEND_MAX_SEQUENCES ? n : BACKEND_MAX_SEQUENCES,
         .snapshot_grid = fake.grid,
+        .samples_on_device = fake.device,
+        .steps_ahead = fake.device,
     };
 }
 
@@ -163,11 +178,59 @@ static calla_status fake_prefill(backend *b, backend_sequence *s, const int32_t 
     return CALLA_OK;
 }
 
+/* Runs row i of a step; as a device, chooses the next token, too. */
+static void run_row(backend *b, fake_flight *f, int32_t i)
+{
+    const step_request *r = &f->requests[i];
+    backend_sequence *s = r->sequence;
+    int32_t token = r->token == TOKEN_LAST_SAMPLED ? s->last_sampled : r->token;
+    s->hash = fake_mix(s->hash, (uint64_t)token | FAKE_DECODED);
+    s->n_tokens++;
+    fake_logits(s->hash, f->logits[i]);
+    if (fake.nan_row == i + 1) f->logits[i][3] = NAN;
+    f->samples[i] = r->sampling != NULL;
+    if (!r->sampling) return;
+    token_counts generated = {.counts = (int32_t *)(uintptr_t)r->generated_counts,
+                              .distinct = (int32_t *)(uintptr_t)r->generated,
+                              .n_vocab = FAKE_VOCAB,
+                              .n_distinct = r->n_generated};
+    f->sampled[i].token = -1;
+    (void)sampler_choose(&b->sampler, f->logits[i], r->sampling, &generated, s->n_tokens,
+                         &f->sampled[i], NULL);
+    s->last_sampled = f->sampled[i].token;
+}
+
+static calla_status run_step(backend *b, fake_flight *f, calla_error *err)
+{
+    for (int32_t i = 0; i < f->n; i++)
+        assert_true(f->requests[i].sequence->n_tokens < b->options.n_ctx);
+    for (int32_t i = 0; i < f->n; i++) CALLA_TRY(grow(b, f->requests[i].sequence, err));
+    for (int32_t i = 0; i < f->n; i++) run_row(b, f, i);
+    fake.n_steps++;
+    return CALLA_OK;
+}
+
+/* A device's work is done here: what it is given is not looked at later. */
 static calla_status fake_step_submit(backend *b, const step_request *requests, int32_t n,
                                      calla_error *err)
 {
-    (void)err;
-    memcpy(b->pending, requests, (size_t)n * sizeof *requests);
+    assert_true(fake.n_in_flight < (fake.device ? 2 : 1));
+    fake_flight *f = &b->flights[fake.n_in_flight];
+    memset(f, 0, sizeof *f);
+    memcpy(f->requests, requests, (size_t)n * sizeof *requests);
+    f->n = n;
+    if (fake.device) {
+        for (int32_t i = 0; i < n; i++)
+            assert_true(fake.n_in_flight == 0 ||
+                        (requests[i].sampling && step_may_follow(requests[i].sampling)));
+        for (int32_t i = 0; fake.fail_submit && i < n; i++) requests[i].sequence->n_tokens++;
+        if (fake.fail_submit)
+            return error_set(err, CALLA_ERR_DEVICE, "the step could not be submitted");
+        CALLA_TRY(run_step(b, f, err));
+        memset(f->requests, 0, sizeof f->requests);
+    }
+    fake.n_behind += fake.n_in_flight;
+    fake.n_in_flight++;
     return CALLA_OK;
 }
 
@@ -175,19 +238,30 @@ static calla_status fake_step_wait(backend *b, step_result *results, int32_t n,
                                    const calla_control *control, calla_error *err)
 {
     (void)control;
-    for (int32_t i = 0; fake.fail_step && i < n; i++)
-        b->pending[i].sequence->n_tokens += fake.dirty_step;
+    assert_true(fake.n_in_flight > 0 && b->flights[0].n == n);
+    fake_flight f = b->flights[0];
+    b->flights[0] = b->flights[1];
+    fake.n_in_flight--;
+    for (int32_t i = 0; fake.fail_step && !fake.device && i < n; i++)
+        f.requests[i].sequence->n_tokens += fake.dirty_step;
     if (fake.fail_step) return error_set(err, CALLA_ERR_DEVICE, "the step was made to fail");
-    for (int32_t i = 0; i < n; i++) CALLA_TRY(grow(b, b->pending[i].sequence, err));
+    if (!fake.device) CALLA_TRY(run_step(b, &f, err));
+    for (int32_t i = 0; fake.device && i < n; i++)
+        CALLA_TRY(logits_check(f.logits[i], FAKE_VOCAB, -1, err));
+    memcpy(b->logits, f.logits, sizeof f.logits);
     for (int32_t i = 0; i < n; i++) {
-        backend_sequence *s = b->pending[i].sequence;
-        s->hash = fake_mix(s->hash, (uint64_t)b->pending[i].token | FAKE_DECODED);
-        s->n_tokens++;
-        fake_logits(s->hash, b->logits[i]);
-        if (fake.nan_row == i + 1) b->logits[i][3] = NAN;
         results[i] = (step_result){.logits = b->logits[i]};
+        if (!f.samples[i]) continue;
+        results[i] = (step_result){.sampled = f.sampled[i]};
     }
-    fake.n_steps++;
+    return CALLA_OK;
+}
+
+static calla_status fake_step_logits(backend *b, int32_t i, float *logits, calla_error *err)
+{
+    assert_int_equal(fake.n_in_flight, 0); /* the next step's are there otherwise */
+    if (fake.fail_step) return error_set(err, CALLA_ERR_DEVICE, "the logits are lost");
+    memcpy(logits, b->logits[i], sizeof b->logits[i]);
     return CALLA_OK;
 }
 
@@ -240,6 +314,7 @@ const backend_ops fake_ops = {
     .prefill = fake_prefill,
     .step_submit = fake_step_submit,
     .step_wait = fake_step_wait,
+    .step_logits = fake_step_logits,
     .snapshot_create = fake_snapshot_create,
     .snapshot_free = fake_snapshot_free,
     .snapshot_restore = fake_snapshot_restore,

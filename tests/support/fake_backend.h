@@ -1,6 +1,7 @@
 /* A backend for tests of sessions: the "state" of a sequence is a hash of its tokens in which
  * decode steps leave another trace than prefill, so that a wrong or tainted state shows in the
- * logits. KV blocks are counted, and failures can be ordered. */
+ * logits. KV blocks are counted, and failures can be ordered. As a `device` it samples itself and
+ * takes a step while another is under way. */
 #ifndef CALLA_TESTS_FAKE_BACKEND_H
 #define CALLA_TESTS_FAKE_BACKEND_H
 
@@ -19,6 +20,7 @@ enum {
 struct backend_sequence {
     uint64_t hash;
     int64_t n_tokens;
+    int32_t last_sampled; /* by the device */
     int32_t blocks[FAKE_MAX_BLOCKS], n_blocks;
 };
 
@@ -26,8 +28,10 @@ typedef struct fake_control {
     int32_t n_blocks; /* of the pool */
     int64_t slot_bytes;
     int32_t grid;
+    bool device;
     /* What was done. */
     int64_t n_prefilled, n_steps;
+    int64_t n_behind, n_in_flight; /* steps submitted behind another; under way now */
     int64_t ends[256]; /* [n_ends] positions at which snapshots were taken */
     int32_t n_ends, n_restored;
     /* What is to happen. */
@@ -36,6 +40,7 @@ typedef struct fake_control {
     atomic_bool *set_cancel; /* set when a prefill passes set_cancel_at */
     int64_t set_cancel_at;
     bool nan_logits, fail_step, dirty_step;
+    bool fail_submit; /* of a device */
     int32_t nan_row; /* 1 + the request of a step whose logits are broken; 0: none */
 } fake_control;
 

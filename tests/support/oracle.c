@@ -96,13 +96,19 @@ void oracle_prefill(backend *b, backend_sequence *s, const int32_t *tokens, int3
     assert_ok(test_ops()->prefill(b, s, tokens, n, mode, logits, NULL, &err), &err);
 }
 
+calla_status oracle_try_step(backend *b, const step_request *requests, int32_t n,
+                             step_result *results, const calla_control *control, calla_error *err)
+{
+    calla_status status = test_ops()->step_submit(b, requests, n, err);
+    return status == CALLA_OK ? test_ops()->step_wait(b, results, n, control, err) : status;
+}
+
 const float *oracle_step(backend *b, backend_sequence *s, int32_t token)
 {
     step_request request = {.sequence = s, .token = token};
     step_result result;
     calla_error err;
-    assert_ok(test_ops()->step_submit(b, &request, 1, &err), &err);
-    assert_ok(test_ops()->step_wait(b, &result, 1, NULL, &err), &err);
+    assert_ok(oracle_try_step(b, &request, 1, &result, NULL, &err), &err);
     return result.logits;
 }
 

@@ -23,6 +23,9 @@ backend *oracle_open(const char *isa); /* mlx4, oracle_options */
 backend_sequence *oracle_create(backend *b);
 void oracle_prefill(backend *b, backend_sequence *s, const int32_t *tokens, int32_t n,
                     logits_mode mode, float *logits);
+/* Submits a step and waits for it. */
+calla_status oracle_try_step(backend *b, const step_request *requests, int32_t n,
+                             step_result *results, const calla_control *control, calla_error *err);
 /* One decode step; logits [ORACLE_V] until the next. */
 const float *oracle_step(backend *b, backend_sequence *s, int32_t token);
 
