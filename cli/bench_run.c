@@ -62,7 +62,7 @@ int64_t bench_context(const bench_args *args)
     int64_t need = 0;
     if (args->prefill.n) need = args->prefill.tokens[args->prefill.n - 1] + 1;
     if (args->decode.n) {
-        int64_t steps = (int64_t)args->n_repeats * args->n_steps + counted_steps(args);
+        int64_t steps = (int64_t)args->n_repeats * args->n_steps + 1 + counted_steps(args);
         int64_t decode = args->decode.tokens[args->decode.n - 1] + 1 + steps;
         if (decode > need) need = decode;
     }
@@ -291,12 +291,16 @@ static calla_status count_step_bytes(bench_run *run, bench_point *p, double *byt
     const bench_args *args = run->args;
     int32_t n = counted_steps(args);
     double seconds, sum = 0;
+    /* A step under way ends with the profile's beginning; its token is the first. */
     calla_engine_set_profile(run->engine, true);
-    calla_status status = run_steps(run, n, NULL, &seconds);
+    calla_status status = run_steps(run, 1, NULL, &seconds);
+    if (status != CALLA_OK) return status;
+    calla_engine_set_profile(run->engine, true);
+    status = run_steps(run, n, NULL, &seconds);
     take_profile(run, p, n);
     calla_engine_set_profile(run->engine, false);
     for (int32_t i = 0; i < p->profile.n_entries; i++) sum += (double)p->profile.entries[i].bytes;
-    double further = 0.5 * (p->n_runs * args->n_steps + n);
+    double further = 0.5 * (p->n_runs * args->n_steps + n) + 1;
     *bytes = sum / n - args->n_sequences * further * (double)run->report->engine.kv_bytes_per_token;
     return status;
 }

@@ -243,6 +243,7 @@ typedef struct profile {
     cudaEvent_t events[MAX_MARKS + 1];
     operation operations[MAX_MARKS + 1];
     int32_t n_marks;
+    cudaError_t status; /* of the run's events so far */
     calla_profile_entry entries[N_OPERATIONS];
 } profile;
 
@@ -354,7 +355,7 @@ int32_t cuda_profile_get(const backend *b, calla_profile_entry *entries);
 /* A run: begin, a mark behind each operation's kernels (n of them), end once the stream is done. */
 void cuda_profile_begin(backend *b);
 void cuda_profile_mark(backend *b, operation op, int32_t n_kernels);
-void cuda_profile_end(backend *b);
+calla_status cuda_profile_end(backend *b, calla_error *err);
 void cuda_profile_count_layer(backend *b, const layer_weights *w, int64_t n, int64_t n_states,
                               int64_t n_seen, int64_t n_read, int64_t n_experts);
 void cuda_profile_count_ends(backend *b, int64_t n, int64_t n_logits);

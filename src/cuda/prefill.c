@@ -467,11 +467,11 @@ calla_status cuda_prefill_chunk(backend *b, backend_sequence *s, const int32_t *
     memcpy(b->host.tokens + n_again, tokens, (size_t)n * sizeof *tokens);
     timeline after = plan_chunk(&t, at);
     calla_status status = run_chunk(&t, mode, logits, control);
+    if (status == CALLA_OK) status = cuda_profile_end(b, err);
     if (status != CALLA_OK) {
         cuda_store_trim(b, s, at->length + n);
         return status;
     }
-    cuda_profile_end(b);
     count_chunk(&t, mode);
     change_states(b, at, &after);
     return CALLA_OK;

@@ -108,14 +108,13 @@ static __device__ __forceinline__ void multiply_tile(const gemm_job &job, float 
             (const char *)__cvta_shared_to_generic(stage) + SHAPE::X_BYTES + warp * W4_BLOCK_BYTES;
         uint4 codes = *((const uint4 *)block + lane);
         row_pair p = load_row_pair((const uint32_t *)(block + W4_CODE_BYTES), inverse_factor);
-        __syncwarp(); /* lane 0 gives the stage back for all */
         const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
         uint64_t b = wgmma_descriptor(stage, 1024);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             /* Done is what read these registers, and with the second half the stage before. */
             wgmma_wait<1>();
-            if (half == 1 && k > 0 && lane == 0) barrier_arrive(r.empty + previous * 8);
+            if (half == 1 && k > 0) barrier_arrive(r.empty + previous * 8);
             dequantize_word(a[2 * half], words[2 * half], p);
             dequantize_word(a[2 * half + 1], words[2 * half + 1], p);
             wgmma_fence();
@@ -128,7 +127,7 @@ static __device__ __forceinline__ void multiply_tile(const gemm_job &job, float 
     }
     wgmma_wait<0>();
     wgmma_results(d);
-    if (lane == 0) barrier_arrive(r.empty + previous * 8);
+    barrier_arrive(r.empty + previous * 8);
 }
 
 /* d times the factor, to y: 16 inputs at a time, whose old values are loaded together. */
@@ -179,7 +178,7 @@ static __global__ void __launch_bounds__(SHAPE::THREADS, SHAPE::RESIDENT)
     if (threadIdx.x == 0) {
         for (int i = 0; i < SHAPE::STAGES; i++) {
             barrier_init(r.full + i * 8, PRODUCERS);
-            barrier_init(r.empty + i * 8, SHAPE::CONSUMERS / 32);
+            barrier_init(r.empty + i * 8, SHAPE::CONSUMERS); /* each lane has read codes */
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }

@@ -38,11 +38,18 @@ int32_t cuda_profile_get(const backend *b, calla_profile_entry *entries)
     return N_OPERATIONS;
 }
 
-/* Failures show when the run is waited for. */
+static void record(backend *b, int32_t i)
+{
+    profile *p = &b->profile;
+    cudaError_t status = cudaEventRecord(p->events[i], b->stream);
+    if (p->status == cudaSuccess) p->status = status;
+}
+
 void cuda_profile_begin(backend *b)
 {
     b->profile.n_marks = 0;
-    if (b->profile.on) cudaEventRecord(b->profile.events[0], b->stream);
+    b->profile.status = cudaSuccess;
+    if (b->profile.on) record(b, 0);
 }
 
 void cuda_profile_mark(backend *b, operation op, int32_t n_kernels)
@@ -52,20 +59,22 @@ void cuda_profile_mark(backend *b, operation op, int32_t n_kernels)
     p->entries[op].n_calls += n_kernels;
     if (p->n_marks == MAX_MARKS) return;
     p->operations[p->n_marks++] = op;
-    cudaEventRecord(p->events[p->n_marks], b->stream);
+    record(b, p->n_marks);
 }
 
-void cuda_profile_end(backend *b)
+calla_status cuda_profile_end(backend *b, calla_error *err)
 {
     profile *p = &b->profile;
-    if (!p->on || p->n_marks == 0) return;
-    cudaEventSynchronize(p->events[p->n_marks]);
+    if (!p->on || p->n_marks == 0) return CALLA_OK;
+    TRY_CUDA(b, p->status, "taking times", err);
+    TRY_CUDA(b, cudaEventSynchronize(p->events[p->n_marks]), "taking times", err);
     for (int32_t i = 0; i < p->n_marks; i++) {
-        float ms = 0;
-        cudaEventElapsedTime(&ms, p->events[i], p->events[i + 1]);
+        float ms;
+        TRY_CUDA(b, cudaEventElapsedTime(&ms, p->events[i], p->events[i + 1]), "taking times", err);
         p->entries[p->operations[i]].ns += (int64_t)((double)ms * 1e6);
     }
     p->n_marks = 0;
+    return CALLA_OK;
 }
 
 /* ---- what the work costs ---- */

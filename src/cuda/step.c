@@ -222,7 +222,7 @@ calla_status cuda_step_wait(backend *b, step_result *results, int32_t n,
     b->n_flights--;
     b->n_rows = 0;
     TRY_CUDA(b, cudaEventSynchronize(f->done), "running a step", err);
-    cuda_profile_end(b);
+    CALLA_TRY(cuda_profile_end(b, err));
     count_step(b, f);
     if (b->n_flights == 0) b->n_rows = n;
     calla_status status = CALLA_OK;

@@ -10,7 +10,7 @@ refused 2 "give one of --csv and --json" --synth tiny --csv --json
 refused 2 "'x' is not a whole number" --synth tiny --prefill 16,x
 refused 2 "'' is not a whole number" --synth tiny --decode 16,
 refused 2 "'9' is not a whole number from 1 to 8" --synth tiny --sequences 9
-refused 2 "these points need 229 tokens, not 100" --synth tiny --decode 100 --ctx 100 \
+refused 2 "these points need 230 tokens, not 100" --synth tiny --decode 100 --ctx 100 \
     --steps 40 --repeat 3
 refused 2 "--seed needs --synth" -m "$source/models/tiny" --seed 4 --prefill 16
 refused 2 "unexpected argument 'x'" --synth tiny x
