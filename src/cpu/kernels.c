@@ -8,6 +8,7 @@ static void use_c(cpu_kernels *k)
 {
     *k = (cpu_kernels){
         .pack_tile = 8,
+        .gemm_inputs = GEMM_F32,
         .pack_element_bytes = 4,
         .dequantize = dequantize_c,
         .gemv_f32 = gemv_f32_c,
@@ -70,23 +71,36 @@ static void use_c(cpu_kernels *k)
         (k)->measure_multiply = measure_multiply_##isa_name;                                       \
     } while (0)
 
+/* Prefill's products of 4-bit matrices in integers. */
+#define USE_INTEGERS(k, isa_name)                                                                  \
+    do {                                                                                           \
+        (k)->gemm_inputs = GEMM_INT16;                                                             \
+        (k)->pack_tile = 1;                                                                        \
+        (k)->pack_element_bytes = 2;                                                               \
+        (k)->pack_input = pack_input_q4_##isa_name;                                                \
+        (k)->gemm = gemm_q4_##isa_name;                                                            \
+        (k)->measure_multiply = measure_multiply_q4_##isa_name;                                    \
+    } while (0)
+
 /* The instruction sets of this architecture, weakest first: what each needs, how it fills a table.
  */
 #if defined(__x86_64__)
 static void use_avx2(cpu_kernels *k)
 {
     USE_SIMD(k, avx2, 8);
+    USE_INTEGERS(k, avx2);
 }
 static void use_avx512(cpu_kernels *k)
 {
     USE_SIMD(k, avx512, 16);
+    USE_INTEGERS(k, avx512);
 }
 /* Over AVX-512: prefill's products alone. */
 static void use_amx(cpu_kernels *k)
 {
     k->pack_tile = 16;
     k->pack_element_bytes = 2;
-    k->gemm_rounds = true;
+    k->gemm_inputs = GEMM_BF16;
     k->pack_input = pack_input_bf16_amx;
     k->gemm = gemm_bf16_amx;
     k->attention_tile_f16 = attention_tile_f16_amx;
@@ -111,7 +125,7 @@ static void use_neon_bf16(cpu_kernels *k)
 {
     k->pack_tile = 8;
     k->pack_element_bytes = 2;
-    k->gemm_rounds = true;
+    k->gemm_inputs = GEMM_BF16;
     k->pack_input = pack_input_neon_bf16;
     k->gemm = gemm_neon_bf16;
     k->measure_multiply = measure_multiply_neon_bf16;
@@ -225,7 +239,7 @@ calla_status cpu_kernels_select(const char *isa, calla_layout layout, cpu_kernel
     k->isa = name;
     k->fast = fast;
     if (strcmp(name, "c-bf16") == 0) {
-        k->gemm_rounds = true;
+        k->gemm_inputs = GEMM_BF16;
         k->pack_input = pack_input_bf16_c;
         k->gemm = gemm_bf16_c;
     }

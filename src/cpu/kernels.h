@@ -79,14 +79,21 @@ static inline float *quantized_sums(const void *row, int32_t cols)
 
 /* ---- linear layers, many input rows (prefill) ---- */
 
+/* What gemm multiplies. */
+typedef enum gemm_inputs {
+    GEMM_F32,  /* f32, any matrix, weights dequantised exactly */
+    GEMM_BF16, /* inputs and weights rounded to bfloat16; MATRIX_Q4 alone except in the C variant */
+    GEMM_INT16, /* MATRIX_Q4 alone: inputs and sums as in quantize_input and gemv_q4 */
+} gemm_inputs;
+
 /* Packs rows x[rows[i] * x_stride], i < n (rows NULL: 0, 1, ...) for gemm. Tiles of `pack_tile`
- * inputs follow each other, pack_tile * cols * pack_element_bytes each, the last one filled up with
- * zeros. Moves 4 bytes in, pack_element_bytes out an element. */
+ * inputs follow each other, the last one filled up with zeros; packed_bytes in all. Moves 4 bytes
+ * in, pack_element_bytes out an element. */
 typedef void pack_input_fn(const float *x, int64_t x_stride, const int32_t *rows, int32_t n,
                            int32_t cols, void *packed);
 
 /* y[i * y_stride + r] = W[r] . x_i for r in [begin, end), i < n, x from pack_input. Each weight is
- * dequantised once per some hundred inputs. 2 n operations a weight. */
+ * dequantised or unpacked once per some hundred inputs. 2 n operations a weight. */
 typedef void gemm_fn(const matrix *w, int32_t begin, int32_t end, const void *packed, int32_t n,
                      float *y, int64_t y_stride);
 
@@ -201,17 +208,17 @@ typedef int64_t measure_multiply_fn(int64_t n_rounds, float *sink);
 /* ---- the table ---- */
 
 typedef struct cpu_kernels {
-    const char *isa;  /* name as in cpu_isa_names */
-    bool fast;        /* decode reads Q4 matrices through quantize_input and gemv_q4; KV fp16 */
-    bool gemm_rounds; /* gemm multiplies inputs and weights rounded to bf16 */
-    int32_t pack_tile, pack_element_bytes; /* of pack_input */
+    const char *isa; /* name as in cpu_isa_names */
+    bool fast;       /* decode reads Q4 matrices through quantize_input and gemv_q4; KV fp16 */
+    gemm_inputs gemm_inputs;
+    int32_t pack_tile, pack_element_bytes; /* of pack_input; see packed_bytes */
     dequantize_fn *dequantize;
     gemv_f32_fn *gemv_f32;
     quantize_input_fn *quantize_input;
     gemv_q4_fn *gemv_q4;
     pack_input_fn *pack_input;
     gemm_fn *gemm;
-    /* The pair in f32, which router logits always take; the same two where gemm_rounds is false. */
+    /* The pair in f32, which router logits always take; the same two for GEMM_F32. */
     int32_t pack_tile_f32;
     pack_input_fn *pack_input_f32;
     gemm_fn *gemm_f32;
@@ -234,6 +241,14 @@ typedef struct cpu_kernels {
     measure_multiply_fn *measure_multiply;
 } cpu_kernels;
 
+/* Of n rows from pack_input. */
+static inline size_t packed_bytes(const cpu_kernels *k, int32_t n, int32_t cols)
+{
+    size_t tile = (size_t)k->pack_tile, rows = ((size_t)n + tile - 1) / tile * tile;
+    if (k->gemm_inputs == GEMM_INT16) return rows * quantized_bytes(cols);
+    return rows * (size_t)cols * (size_t)k->pack_element_bytes;
+}
+
 /* Prototypes of all kernels in the variants of one instruction set; those it lacks are never
  * called. The _bf16 pair rounds inputs and weights to bfloat16 and accumulates in f32. */
 #define CPU_KERNELS_DECLARE(isa)                                                                   \
@@ -242,7 +257,8 @@ typedef struct cpu_kernels {
     quantize_input_fn quantize_input_##isa;                                                        \
     gemv_q4_fn gemv_q4_##isa;                                                                      \
     pack_input_fn pack_input_##isa, pack_input_bf16_##isa;                                         \
-    gemm_fn gemm_##isa, gemm_bf16_##isa;                                                           \
+    pack_input_fn pack_input_q4_##isa;                                                             \
+    gemm_fn gemm_##isa, gemm_bf16_##isa, gemm_q4_##isa;                                            \
     rmsnorm_fn rmsnorm_##isa;                                                                      \
     l2norm_fn l2norm_##isa;                                                                        \
     gated_norm_fn gated_norm_##isa;                                                                \
@@ -259,7 +275,7 @@ typedef struct cpu_kernels {
     attention_block_fn attention_tile_f16_##isa;                                                   \
     attention_merge_fn attention_merge_##isa;                                                      \
     measure_read_fn measure_read_##isa;                                                            \
-    measure_multiply_fn measure_multiply_##isa;
+    measure_multiply_fn measure_multiply_##isa, measure_multiply_q4_##isa;
 CPU_KERNELS_DECLARE(c)
 #if defined(__x86_64__)
 CPU_KERNELS_DECLARE(avx2)

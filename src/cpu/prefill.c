@@ -7,12 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-static size_t packed_bytes(const backend *b, int32_t n, int32_t cols)
-{
-    return (size_t)divide_up(n, b->k.pack_tile) * (size_t)b->k.pack_tile * (size_t)cols *
-           (size_t)b->k.pack_element_bytes;
-}
-
 /* Of one thread in attention_unit: query rows, running and partial outputs; running and partial
  * maxima and sums. */
 enum { ATTENTION_TILE_FLOATS = ATTENTION_MAX_ROWS * (3 * ATTENTION_HEAD_DIM + 4) };
@@ -66,7 +60,7 @@ static void moe_take(backend *b, size_t rows)
     p->offsets = take(m, experts + 2, 1, sizeof(int32_t));
     p->units = take(m, rows * (k + 1) / MOE_TILE + experts + 1, 1, sizeof *p->units);
     p->tile_packed =
-        take(m, threads, 1, packed_bytes(b, MOE_TILE, larger_of(c->hidden_size, width)));
+        take(m, threads, 1, packed_bytes(&b->k, MOE_TILE, larger_of(c->hidden_size, width)));
     p->tile_gate = take_floats(m, threads * MOE_TILE, (size_t)width);
     p->tile_up = take_floats(m, threads * MOE_TILE, (size_t)width);
     p->down = take_floats(m, rows * (k + 1), (size_t)c->hidden_size);
@@ -82,7 +76,7 @@ void prefill_scratch_take(backend *b)
     p->x = take_floats(m, rows, hidden);
     p->u = take_floats(m, rows, hidden);
     p->out = take_floats(m, rows, hidden);
-    p->packed = take(m, 1, 1, packed_bytes(b, b->options.prefill_chunk, widest));
+    p->packed = take(m, 1, 1, packed_bytes(&b->k, b->options.prefill_chunk, widest));
     p->bad_norm = take(m, rows, 1, sizeof(int32_t));
     moe_take(b, rows);
     /* The two mixers use the same memory. */
@@ -198,7 +192,7 @@ static void project(chunk *t, operation op, int32_t n_inputs)
 static void pack_rows(chunk *t, const float *x, int32_t cols, int64_t begin, int64_t end)
 {
     t->b->k.pack_input(x + begin * cols, cols, NULL, (int32_t)(end - begin), cols,
-                       t->p->packed + packed_bytes(t->b, (int32_t)begin, cols));
+                       t->p->packed + packed_bytes(&t->b->k, (int32_t)begin, cols));
 }
 
 static void pack_part(void *context, int64_t begin, int64_t end, int thread)

@@ -89,9 +89,9 @@ static void multiply_expert(moe_chunk *t, int64_t index, int thread)
     matrix up = routed ? expert_matrix(&t->w->up, unit->expert) : t->w->shared_up;
     matrix down = routed ? expert_matrix(&t->w->down, unit->expert) : t->w->shared_down;
     int32_t width = gate.rows, widest = larger_of(c->expert_width, c->shared_expert_width);
-    size_t tile = (size_t)divide_up(MOE_TILE, k->pack_tile) * (size_t)k->pack_tile *
-                  (size_t)larger_of(c->hidden_size, widest) * (size_t)k->pack_element_bytes;
-    unsigned char *packed = p->tile_packed + (size_t)thread * tile;
+    unsigned char *packed =
+        p->tile_packed +
+        (size_t)thread * packed_bytes(k, MOE_TILE, larger_of(c->hidden_size, widest));
     float *g = p->tile_gate + (size_t)thread * MOE_TILE * (size_t)widest;
     float *u = p->tile_up + (size_t)thread * MOE_TILE * (size_t)widest;
     k->pack_input(p->u, c->hidden_size, p->rows + unit->first, unit->n, c->hidden_size, packed);

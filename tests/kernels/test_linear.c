@@ -198,15 +198,22 @@ static void test_quantize_not_finite(void **state)
 
 /* ---- many rows ---- */
 
-static bool rounds_to_bf16(const cpu_kernels *k)
+/* What one result may differ: `size` is the sum of its products' magnitudes. */
+static double gemm_tolerance(const cpu_kernels *k, const matrix *m, int32_t row, const float *x,
+                             double size)
 {
-    return k->gemm_rounds;
-}
-
-static size_t packed_size(const cpu_kernels *k, int32_t n, int32_t cols)
-{
-    int32_t tiles = (n + k->pack_tile - 1) / k->pack_tile;
-    return (size_t)tiles * (size_t)k->pack_tile * (size_t)cols * (size_t)k->pack_element_bytes;
+    if (k->gemm_inputs == GEMM_F32) return 1e-6 * size;
+    if (k->gemm_inputs == GEMM_BF16) return 0x1p-7 * size;
+    double bound = 4e-6 * size;
+    for (int32_t g = 0; g < m->cols; g += 64) {
+        double largest = 0, weights = 0;
+        for (int32_t c = g; c < g + 64; c++) {
+            largest = fmax(largest, fabs((double)x[c]));
+            weights += fabs(matrix_element(m, row, c));
+        }
+        bound += weights * largest / 16256 / 2 * 1.001;
+    }
+    return bound;
 }
 
 static void check_gemm(const cpu_kernels *k, matrix_format format, int32_t cols, int32_t n,
@@ -219,7 +226,7 @@ static void check_gemm(const cpu_kernels *k, matrix_format format, int32_t cols,
     fill(x, (size_t)n * (size_t)x_stride, kind, 9);
     int32_t *rows = guarded((size_t)n * sizeof *rows); /* a permutation, reversed */
     for (int32_t i = 0; i < n; i++) rows[i] = n - 1 - i;
-    void *packed = guarded(packed_size(k, n, cols)), *one = guarded(packed_size(k, 1, cols));
+    void *packed = guarded(packed_bytes(k, n, cols)), *one = guarded(packed_bytes(k, 1, cols));
     float *y = guarded_floats((size_t)n * STRIDE), *alone = guarded_floats(ROWS);
     k->pack_input(x, x_stride, rows, n, cols, packed);
     k->gemm(&m, 2, 5, packed, n, y, STRIDE);
@@ -238,8 +245,7 @@ static void check_gemm(const cpu_kernels *k, matrix_format format, int32_t cols,
             }
             double sum, size;
             exact_dot(&m, r, row, &sum, &size);
-            double tolerance = rounds_to_bf16(k) ? 0x1p-7 : 1e-6;
-            assert_near((double)y[i * STRIDE + r], sum, tolerance * size,
+            assert_near((double)y[i * STRIDE + r], sum, gemm_tolerance(k, &m, r, row, size),
                         text("%s format %d cols %d n %d row %d", k->isa, format, cols, n, r));
             if (check_alone) assert_memory_equal(&y[i * STRIDE + r], &alone[r], sizeof(float));
         }
@@ -247,18 +253,42 @@ static void check_gemm(const cpu_kernels *k, matrix_format format, int32_t cols,
     guarded_check();
 }
 
+static void check_gemms(const cpu_kernels *k)
+{
+    static const int32_t some_n[] = {1, 2, 7, 8, 9, 16, 17, 31, 64, 3, 4, 5};
+    for (int i = 0; i < 12; i++)
+        for (int f = 0; f < (k->gemm_inputs == GEMM_F32 ? 3 : 1); f++)
+            check_gemm(k, formats[f], some_cols[i % 6], some_n[i], FILL_NORMAL);
+    check_gemm(k, MATRIX_Q4, 128, 300, FILL_NORMAL);
+    check_gemm(k, MATRIX_Q4, 2048, 5, FILL_NORMAL);
+    check_gemm(k, MATRIX_Q4, 2112, 2, FILL_NORMAL);
+    for (int kind = 0; kind < N_FILLS; kind++) check_gemm(k, MATRIX_Q4, 192, 3, (fill_kind)kind);
+}
+
 static void test_gemm(void **state)
 {
     (void)state;
-    static const int32_t some_n[] = {1, 2, 7, 8, 9, 16, 17, 31, 64};
-    FOR_EACH_VARIANT (v, gemm) {
-        for (int i = 0; i < 9; i++)
-            for (int f = 0; f < (rounds_to_bf16(&variants[v]) ? 1 : 3); f++)
-                check_gemm(&variants[v], formats[f], some_cols[i % 6], some_n[i], FILL_NORMAL);
-        check_gemm(&variants[v], MATRIX_Q4, 128, 300, FILL_NORMAL);
-        check_gemm(&variants[v], MATRIX_Q4, 2048, 5, FILL_NORMAL);
-        for (int kind = 0; kind < N_FILLS; kind++)
-            check_gemm(&variants[v], MATRIX_Q4, 192, 3, (fill_kind)kind);
+    FOR_EACH_VARIANT (v, gemm) check_gemms(&variants[v]);
+}
+
+/* The pair for router logits, as a table in which it is prefill's. */
+static cpu_kernels with_f32_products(const cpu_kernels *k)
+{
+    cpu_kernels f32 = *k;
+    f32.gemm_inputs = GEMM_F32;
+    f32.pack_tile = k->pack_tile_f32;
+    f32.pack_element_bytes = sizeof(float);
+    f32.pack_input = k->pack_input_f32;
+    f32.gemm = k->gemm_f32;
+    return f32;
+}
+
+static void test_gemm_f32(void **state)
+{
+    (void)state;
+    FOR_EACH_VARIANT (v, gemm_f32) {
+        cpu_kernels k = with_f32_products(&variants[v]);
+        check_gemms(&k);
     }
 }
 
@@ -270,11 +300,11 @@ static void test_gemm_bf16(void **state)
     enum { COLS = 576, N = 19, ROWS = 33 };
     FOR_EACH_VARIANT (v, gemm) {
         const cpu_kernels *k = &variants[v];
-        if (!rounds_to_bf16(k)) continue;
+        if (k->gemm_inputs != GEMM_BF16) continue;
         matrix m = random_matrix(MATRIX_Q4, ROWS, COLS, 4);
         float *x = guarded_floats(N * COLS), *y = guarded_floats(N * ROWS);
         fill(x, N * COLS, FILL_NORMAL, 2);
-        void *packed = guarded(packed_size(k, N, COLS));
+        void *packed = guarded(packed_bytes(k, N, COLS));
         k->pack_input(x, COLS, NULL, N, COLS, packed);
         k->gemm(&m, 0, ROWS, packed, N, y, ROWS);
         for (int32_t i = 0; i < N; i++)
@@ -305,7 +335,7 @@ static void test_gemm_not_finite(void **state)
         fill(x, N * COLS, FILL_NORMAL, 2);
         x[3 * COLS + 100] = NAN;
         x[8 * COLS + 7] = INFINITY;
-        void *packed = guarded(packed_size(k, N, COLS));
+        void *packed = guarded(packed_bytes(k, N, COLS));
         k->pack_input(x, COLS, NULL, N, COLS, packed);
         k->gemm(&m, 0, ROWS, packed, N, y, ROWS);
         for (int32_t i = 0; i < N; i++)
@@ -361,7 +391,7 @@ static void bench_variant(const cpu_kernels *k)
     b.x = guarded_floats((size_t)MOST * COLS);
     fill(b.x, (size_t)MOST * COLS, FILL_NORMAL, 1);
     b.y = guarded_floats((size_t)MOST * ROWS);
-    b.packed = guarded(packed_size(k, MOST, COLS));
+    b.packed = guarded(packed_bytes(k, MOST, COLS));
     for (int i = 0; i < GEMV_MAX_INPUTS; i++) {
         void *q = guarded(quantized_bytes(COLS));
         k->quantize_input(b.x + i * COLS, COLS, 0, COLS / 64, q);
@@ -380,6 +410,12 @@ static void bench_variant(const cpu_kernels *k)
     }
     b.m = random_matrix(MATRIX_Q8, ROWS, COLS, 1);
     bytes = (double)matrix_bytes(&b.m);
+    cpu_kernels f32 = with_f32_products(k);
+    b.k = &f32;
+    b.n = 64;
+    b.packed = guarded(packed_bytes(&f32, b.n, COLS));
+    run_pack(&b);
+    bench("gemm_f32 q8 512x2048 n 64", k->isa, bytes, products * b.n, run_gemm, &b);
     for (b.n = 1; b.n <= 8; b.n *= 8)
         bench(text("gemv_f32 q8 512x2048 n %d", b.n), k->isa, bytes, products * b.n, run_gemv_f32,
               &b);
@@ -398,6 +434,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_quantize),
     cmocka_unit_test(test_quantize_not_finite),
     cmocka_unit_test(test_gemm),
+    cmocka_unit_test(test_gemm_f32),
     cmocka_unit_test(test_gemm_bf16),
     cmocka_unit_test(test_gemm_not_finite),
 };

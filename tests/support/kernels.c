@@ -40,7 +40,7 @@ bool isa_rounds_to_bf16(const char *isa)
     calla_error err;
     cpu_kernels k;
     assert_ok(cpu_kernels_select(isa, CALLA_LAYOUT_MLX4, &k, &err), &err);
-    return k.gemm_rounds;
+    return k.gemm_inputs == GEMM_BF16;
 }
 
 /* ---- guarded memory ---- */

@@ -86,8 +86,8 @@ static void pack_queries(const float *q, int32_t n_rows, operand out)
                 const float *row = q + (h * TILE + r) * DIM + s * STEP;
                 split(vf_load(row), vf_load(row + VL), &high[r], &low[r]);
             }
-            transpose16(high);
-            transpose16(low);
+            transpose_words(high);
+            transpose_words(low);
             for (int r = 0; r < TILE; r++) {
                 _mm512_store_si512(out[0][s][h][r], high[r]);
                 _mm512_store_si512(out[1][s][h][r], low[r]);
@@ -195,8 +195,8 @@ static void softmax(float (*scores)[GROUP], const int32_t *visible, int n_rows, 
             }
             split_pairs(p[0], p[1], &high[i], &low[i]);
         }
-        transpose16(high);
-        transpose16(low);
+        transpose_words(high);
+        transpose_words(low);
         for (int r = 0; r < TILE; r++) {
             _mm512_store_si512(out[0][s][half][r], high[r]);
             _mm512_store_si512(out[1][s][half][r], low[r]);

@@ -79,7 +79,7 @@ void pack_input_bf16_amx(const float *x, int64_t x_stride, const int32_t *rows, 
                 for (int j = 0; j < 4; j++) steps[j][l] = step[j];
             }
             for (int j = 0; j < 2 * n_groups; j++, out += TILE_ELEMENTS) {
-                transpose16(steps[j]);
+                transpose_words(steps[j]);
                 for (int l = 0; l < TILE; l++) _mm512_store_si512(out + l * STEP, steps[j][l]);
             }
         }
@@ -294,7 +294,7 @@ static void write_sums(pair_sums sums, int32_t n_rows, int32_t n_inputs, float *
         for (int h = 0; h * TILE < n_rows; h++) {
             __m512i v[TILE];
             for (int i = 0; i < TILE; i++) v[i] = _mm512_load_si512(sums[h][t][i]);
-            transpose16(v);
+            transpose_words(v);
             int32_t m = n_rows - h * TILE < TILE ? n_rows - h * TILE : TILE;
             __mmask16 mask = (__mmask16)((1u << m) - 1);
             for (int32_t l = 0; l < n; l++)
