@@ -71,7 +71,167 @@ static void find_ibans(scan *s)
     }
 }
 
+/* ---- numbers that only their names tell ---- */
+
+/* ABA: nine digits weighted 3, 7, 1; the first two say which part of the country. */
+static bool is_aba(const char *digits)
+{
+    static const unsigned char weights[] = {3, 7, 1, 3, 7, 1, 3, 7, 1};
+    unsigned area = check_number(digits, 2);
+    bool given =
+        area <= 12 || (area >= 21 && area <= 32) || (area >= 61 && area <= 72) || area == 80;
+    return given && check_number(digits, 9) > 0 && check_weighted(digits, weights, 9) % 10 == 0;
+}
+
+/* The first word with digits from `at` on the same line, `reach` bytes at most. */
+static const word *word_after(const scan *s, size_t at, size_t reach, size_t *hint)
+{
+    while (*hint < s->n_words && s->words[*hint].start < at) ++*hint;
+    if (*hint == s->n_words) return NULL;
+    const word *w = &s->words[*hint];
+    if (w->start - at > reach || memchr(s->text + at, '\n', w->start - at)) return NULL;
+    return w;
+}
+
+static void find_routing(scan *s)
+{
+    size_t hint = 0;
+    for (size_t i = 0; i < s->cues[CUE_ABA].n; i++) {
+        const word *w = word_after(s, s->cues[CUE_ABA].items[i].end, 32, &hint);
+        if (w && w->n == 9 && word_is_number(w) && is_aba(s->text + w->start))
+            scan_add(s, DETECT_BANK_ACCOUNT, "us_routing", w->start, w->start + w->n, 0.97);
+    }
+}
+
+/* A number of an account: groups of digits with one of " -./" between. */
+static void find_accounts(scan *s)
+{
+    size_t hint = 0;
+    for (size_t i = 0; i < s->cues[CUE_ACCOUNT].n; i++) {
+        const word *w = word_after(s, s->cues[CUE_ACCOUNT].items[i].end, 28, &hint);
+        if (!w) continue;
+        size_t start = w->start, end = start, n = 0;
+        for (; w < s->words + s->n_words && n < 30; w++) {
+            if (!word_is_number(w) || (end > start && !(w->gap && strchr(" -./", w->gap)))) break;
+            n += w->n;
+            end = w->start + w->n;
+        }
+        if (n >= 6 && n <= 30) scan_add(s, DETECT_BANK_ACCOUNT, "account", start, end, 0.9);
+    }
+}
+
+/* 12-34-56 */
+static void find_sort_codes(scan *s)
+{
+    size_t hint = 0;
+    for (size_t i = 0; i < s->cues[CUE_SORT_CODE].n; i++) {
+        const word *w = word_after(s, s->cues[CUE_SORT_CODE].items[i].end, 20, &hint);
+        if (!w || !word_is_number(w)) continue;
+        size_t end = w->start + w->n;
+        if (w->n == 2 && s->n - end >= 6 && s->text[end] == s->text[end + 3] &&
+            strchr("- ", s->text[end]) && is_digit(s->text[end + 1]) &&
+            is_digit(s->text[end + 2]) && is_digit(s->text[end + 4]) &&
+            is_digit(s->text[end + 5]) && !is_alnum(char_at(s, end + 6)))
+            scan_add(s, DETECT_BANK_ACCOUNT, "uk_sort_code", w->start, end + 6, 0.93);
+        else if (w->n == 6)
+            scan_add(s, DETECT_BANK_ACCOUNT, "uk_sort_code", w->start, end, 0.9);
+    }
+}
+
+/* Four letters, a country, a place, maybe a branch: the first capital word after its name. */
+static void find_bics(scan *s)
+{
+    for (size_t i = 0; i < s->cues[CUE_BIC].n; i++) {
+        size_t at = s->cues[CUE_BIC].items[i].end, reach = at + 24, n;
+        for (; at < reach && at < s->n; at += n + 1) {
+            for (n = 0; is_alnum(char_at(s, at + n)) && n < 16;) n++;
+            if (n != 8 && n != 11) continue;
+            bool fits = true;
+            for (size_t k = 0; k < n && fits; k++) {
+                char c = s->text[at + k];
+                fits = is_upper(c) || (k >= 6 && is_digit(c));
+            }
+            if (!fits) continue;
+            scan_add(s, DETECT_BANK_ACCOUNT, "bic", at, at + n, 0.93);
+            break;
+        }
+    }
+}
+
+/* The three or four digits on a card's back. */
+static void find_cvvs(scan *s)
+{
+    size_t hint = 0;
+    for (size_t i = 0; i < s->cues[CUE_CVV].n; i++) {
+        const word *w = word_after(s, s->cues[CUE_CVV].items[i].end, 12, &hint);
+        if (w && word_is_number(w) && (w->n == 3 || w->n == 4))
+            scan_add(s, DETECT_PAYMENT_CARD, "cvv", w->start, w->start + w->n, 0.93);
+    }
+}
+
+/* ---- what somebody earns, owns and owes ---- */
+
+/* A currency's sign or code that ends at `at`, with a space or without: where it begins. */
+static size_t currency_before(const scan *s, size_t at)
+{
+    static const char *const currencies[] = {
+        "\xe2\x82\xac", "$",   "\xc2\xa3", "\xc2\xa5", "EUR", "USD",         "GBP",
+        "CHF",          "PLN", "R$",       "BRL",      "INR", "\xe2\x82\xb9"};
+    size_t end = at > 0 && s->text[at - 1] == ' ' ? at - 1 : at;
+    for (size_t i = 0; i < sizeof currencies / sizeof *currencies; i++) {
+        size_t n = strlen(currencies[i]);
+        if (end >= n && memcmp(s->text + end - n, currencies[i], n) == 0) return end - n;
+    }
+    return at;
+}
+
+static size_t currency_after(const scan *s, size_t at)
+{
+    static const char *const currencies[] = {"\xe2\x82\xac", "EUR", "euro", "USD", "dollars", "$",
+                                             "GBP",          "CHF", "PLN",  "zl",  "reais",   "BRL",
+                                             "\xc2\xa3",     "INR"};
+    size_t from = char_at(s, at) == ' ' ? at + 1 : at;
+    for (size_t i = 0; i < sizeof currencies / sizeof *currencies; i++) {
+        size_t n = strlen(currencies[i]);
+        if (s->n >= n && from <= s->n - n && strncasecmp(s->text + from, currencies[i], n) == 0)
+            return from + n;
+    }
+    return at;
+}
+
+/* "salary: $85,000", "Gehalt von 4.500,00 EUR". */
+static void find_amounts(scan *s)
+{
+    size_t hint = 0;
+    for (size_t i = 0; i < s->cues[CUE_SALARY].n; i++) {
+        const word *w = word_after(s, s->cues[CUE_SALARY].items[i].end, 48, &hint);
+        if (!w || !is_digit(s->text[w->start])) continue;
+        size_t start = currency_before(s, w->start), end = w->start + w->n;
+        for (const word *next = w + 1;
+             next < s->words + s->n_words && next->gap && strchr("., '", next->gap) &&
+             next->n <= 3 && word_is_number(next);
+             next++)
+            end = next->start + next->n;
+        size_t after = currency_after(s, end);
+        if (start == w->start && after == end && w->n < 4 && end == w->start + w->n) continue;
+        if (start == w->start && after == end && !(w->has & WORD_LOWER) && end - w->start < 4)
+            continue;
+        scan_add(s, DETECT_FINANCIAL, "amount", start, after,
+                 start < w->start || after > end ? 0.9 : 0.8);
+    }
+}
+
 void find_bank(scan *s)
 {
     find_ibans(s);
+    find_routing(s);
+    find_accounts(s);
+    find_sort_codes(s);
+    find_bics(s);
+    find_cvvs(s);
+}
+
+void find_financial(scan *s)
+{
+    find_amounts(s);
 }

@@ -1,6 +1,7 @@
 #include "hybrid/cues.h"
 
 #include "base/memory.h"
+#include "hybrid/token_forms.h"
 
 #include <hs.h>
 #include <stdlib.h>
@@ -12,20 +13,26 @@ struct cue_matcher {
     struct cue_shape {
         uint32_t n; /* bytes of the text without '*' */
         bool bound_left, bound_right;
-    } * shapes; /* [n_cue_rows] */
+        cue_class class_;
+        uint32_t row;
+    } * shapes; /* [n] */
+    size_t n;   /* n_cue_rows + n_token_forms */
 };
 
 static calla_status compile(cue_matcher *m, const char **texts, unsigned *flags, unsigned *ids,
                             size_t *lengths, calla_error *err)
 {
-    for (size_t i = 0; i < n_cue_rows; i++) {
-        const char *text = cue_rows[i].text;
+    for (size_t i = 0; i < m->n; i++) {
+        bool token = i >= n_cue_rows;
+        const char *text = token ? token_forms[i - n_cue_rows].prefix : cue_rows[i].text;
         size_t n = strlen(text);
         struct cue_shape *shape = &m->shapes[i];
+        shape->class_ = token ? CUE_TOKEN : cue_rows[i].class_;
+        shape->row = (uint32_t)(token ? i - n_cue_rows : i);
         shape->bound_left = text[0] != '*';
-        shape->bound_right = text[n - 1] != '*';
+        shape->bound_right = !token && text[n - 1] != '*';
         text += !shape->bound_left;
-        n -= (size_t)!shape->bound_left + (size_t)!shape->bound_right;
+        n -= (size_t)!shape->bound_left + (size_t)(!token && !shape->bound_right);
         shape->n = (uint32_t)n;
         texts[i] = text;
         lengths[i] = n;
@@ -33,7 +40,7 @@ static calla_status compile(cue_matcher *m, const char **texts, unsigned *flags,
         flags[i] = HS_FLAG_CASELESS;
     }
     hs_compile_error_t *failure = NULL;
-    if (hs_compile_lit_multi(texts, flags, ids, lengths, (unsigned)n_cue_rows, HS_MODE_BLOCK, NULL,
+    if (hs_compile_lit_multi(texts, flags, ids, lengths, (unsigned)m->n, HS_MODE_BLOCK, NULL,
                              &m->database, &failure) != HS_SUCCESS) {
         error_set(err, CALLA_ERR_MEMORY, "cannot compile the detectors' patterns: %s",
                   failure ? failure->message : "no memory");
@@ -54,10 +61,11 @@ calla_status cue_matcher_create(cue_matcher **matcher, calla_error *err)
             "one does not have");
     calla_status status = CALLA_OK;
     cue_matcher *m = calloc(1, sizeof *m);
-    const char **texts = calloc(n_cue_rows, sizeof *texts);
-    unsigned *flags = calloc(n_cue_rows, sizeof *flags), *ids = calloc(n_cue_rows, sizeof *ids);
-    size_t *lengths = calloc(n_cue_rows, sizeof *lengths);
-    if (m) m->shapes = calloc(n_cue_rows, sizeof *m->shapes);
+    size_t n = n_cue_rows + n_token_forms;
+    const char **texts = calloc(n, sizeof *texts);
+    unsigned *flags = calloc(n, sizeof *flags), *ids = calloc(n, sizeof *ids);
+    size_t *lengths = calloc(n, sizeof *lengths);
+    if (m) m->shapes = calloc(n, sizeof *m->shapes), m->n = n;
     if (!m || !m->shapes || !texts || !flags || !ids || !lengths)
         status = error_set(err, CALLA_ERR_MEMORY, "no memory for the detectors' patterns");
     else
@@ -115,13 +123,13 @@ static int on_match(unsigned id, unsigned long long from, unsigned long long to,
     if (shape->bound_right && end < m->n && is_word_byte(t[end - 1]) && is_word_byte(t[end]) &&
         !is_hump(t[end - 1], t[end]))
         return 0;
-    cue_list *list = &m->lists[cue_rows[id].class_];
+    cue_list *list = &m->lists[shape->class_];
     if (mem_grow((void **)&list->items, &list->capacity, list->n + 1, sizeof *list->items, "cues",
                  NULL) != CALLA_OK) {
         m->failed = true;
         return 1;
     }
-    list->items[list->n++] = (cue){(uint32_t)start, (uint32_t)end, id};
+    list->items[list->n++] = (cue){(uint32_t)start, (uint32_t)end, shape->row};
     return 0;
 }
 

@@ -8,27 +8,70 @@
 #include <stdint.h>
 
 typedef enum cue_class {
-#define CUES(X)                                                                                    \
-    X(IBAN)                                                                                        \
-    X(BIC)                                                                                         \
-    X(ABA) X(ACCOUNT) X(SORT_CODE) X(CARD) X(CVV) X(PIN) X(SALARY) X(AMOUNT) X(SSN) X(STEUER_ID)   \
-        X(NIR) X(DNI) X(CODICE) X(NHS) X(NINO) X(CPF) X(AADHAAR) X(PAN) X(BSN) X(PESEL) X(NIF_PT)  \
-            X(BE_NN) X(NORDIC) X(AT_SVNR) X(PPS) X(EAST_EU) X(TR_ID) X(SIN) X(TFN) X(CN_ID)        \
-                X(JP_ID) X(ID_ANY) X(PASSPORT) X(LICENCE) X(MRN) X(INSURANCE) X(ICD) X(DIAGNOSIS)  \
-                    X(MEDICATION) X(LAB) X(DOSE) X(PHONE) X(AT) X(STREET_BEFORE) X(STREET_AFTER)   \
-                        X(STREET_SUFFIX) X(STREET_WORD) X(ADDRESS) X(BIRTH) X(IP) X(VERSION)       \
-                            X(MAC) X(NUMBER) X(TOKEN) X(PEM) X(PASSWORD) X(SECRET) X(URL)          \
-                                X(AUTHORIZATION)
-#define X(name) CUE_##name,
-    CUES(X)
-#undef X
-        N_CUES,
+    CUE_IBAN,
+    CUE_BIC,
+    CUE_ABA,
+    CUE_ACCOUNT,
+    CUE_SORT_CODE,
+    CUE_CARD,
+    CUE_CVV,
+    CUE_PIN,
+    CUE_SALARY,
+    CUE_SSN,
+    CUE_STEUER_ID,
+    CUE_NIR,
+    CUE_DNI,
+    CUE_CODICE,
+    CUE_NHS,
+    CUE_NINO,
+    CUE_CPF,
+    CUE_AADHAAR,
+    CUE_PAN,
+    CUE_BSN,
+    CUE_PESEL,
+    CUE_NIF_PT,
+    CUE_BE_NN,
+    CUE_NORDIC,
+    CUE_AT_SVNR,
+    CUE_PPS,
+    CUE_EAST_EU,
+    CUE_TR_ID,
+    CUE_SIN,
+    CUE_TFN,
+    CUE_CN_ID,
+    CUE_JP_ID,
+    CUE_ID_ANY,
+    CUE_PASSPORT,
+    CUE_LICENCE,
+    CUE_MRN,
+    CUE_INSURANCE,
+    CUE_ICD,
+    CUE_DIAGNOSIS,
+    CUE_DOSE,
+    CUE_LAB,
+    CUE_PHONE,
+    CUE_STREET_FIRST,
+    CUE_STREET_LAST,
+    CUE_STREET_PART,
+    CUE_POSTCODE,
+    CUE_BIRTH,
+    CUE_IP,
+    CUE_VERSION,
+    CUE_MAC,
+    CUE_NUMBER,
+    CUE_TOKEN,
+    CUE_PEM,
+    CUE_PASSWORD,
+    CUE_SECRET,
+    CUE_URL,
+    CUE_AUTHORIZATION,
+    N_CUES,
 } cue_class;
 
 /* One cue in a text: bytes [start, end), and which of its class's texts it is. */
 typedef struct cue {
     uint32_t start, end;
-    uint32_t row; /* of cue_rows */
+    uint32_t row; /* of cue_rows, or for CUE_TOKEN of token_forms */
 } cue;
 
 typedef struct cue_list {
@@ -38,10 +81,12 @@ typedef struct cue_list {
 
 /* A cue's text: small ASCII letters without accents, as folded text has them (or other scripts'
  * bytes). It must stand alone, between bytes that are no ASCII letters or digits; '*' at its
- * beginning or end lifts that on that side. */
+ * beginning or end lifts that on that side. Beginnings of tokens (token_forms.h) are cues as well.
+ */
 typedef struct cue_row {
     cue_class class_;
     const char *text;
+    bool weak; /* it says little by itself: other words have it, too */
 } cue_row;
 extern const cue_row cue_rows[];
 extern const size_t n_cue_rows;

@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "hybrid/fold.h"
 #include "hybrid/scan.h"
+#include "hybrid/wrapped.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +37,10 @@ void finding_list_deinit(finding_list *list)
     *list = (finding_list){0};
 }
 
-static void (*const families[])(scan *) = {find_cards, find_bank, find_emails};
+static void (*const families[])(scan *) = {
+    find_cards,   find_bank,    find_national_ids, find_documents, find_emails,
+    find_phones,  find_network, find_addresses,    find_births,    find_keys,
+    find_secrets, find_medical, find_financial};
 
 /* Candidates of a folded text, unordered. */
 static calla_status find_all(const detector *d, scan *s, calla_error *err)
@@ -96,6 +100,36 @@ static void resolve(scan *s)
     s->n_found = n + 1;
 }
 
+/* Adds what base64 hides in the scan's text. */
+static calla_status find_wrapped(const detector *d, scan *s, calla_error *err)
+{
+    wrapped w;
+    CALLA_TRY(wrapped_init(&w, s->text, s->n, err));
+    fold f = {0};
+    scan inner = {0};
+    calla_status status = CALLA_OK;
+    if (w.n == 0) goto done;
+    CALLA_TRY_GOTO(fold_init(&f, w.text, w.n, err), done);
+    inner = (scan){.text = f.text, .n = f.n};
+    CALLA_TRY_GOTO(find_all(d, &inner, err), done);
+    resolve(&inner);
+    for (size_t i = 0; i < inner.n_found; i++) {
+        const candidate *c = &inner.found[i];
+        size_t start, end;
+        fold_range(&f, c->start, c->end, &start, &end);
+        wrapped_range(&w, s->text, s->n, start, end, &start, &end);
+        /* What can be seen goes before what is hidden in it. */
+        scan_add(s, c->category, c->kind, start, end, c->confidence > 0.9 ? 0.9 : c->confidence);
+        if (!s->failed) s->found[s->n_found - 1].encoded = true;
+    }
+    if (s->failed) status = error_set(err, CALLA_ERR_MEMORY, "no memory for findings");
+done:
+    scan_deinit(&inner);
+    fold_deinit(&f);
+    wrapped_deinit(&w);
+    return status;
+}
+
 calla_status detect_scan(const detector *d, const char *text, size_t n_bytes, finding_list *out,
                          calla_error *err)
 {
@@ -106,6 +140,7 @@ calla_status detect_scan(const detector *d, const char *text, size_t n_bytes, fi
     CALLA_TRY(fold_init(&f, text, n_bytes, err));
     scan s = {.text = f.text, .n = f.n};
     calla_status status = find_all(d, &s, err);
+    if (status == CALLA_OK) status = find_wrapped(d, &s, err);
     if (status == CALLA_OK) {
         resolve(&s);
         status = mem_grow((void **)&out->items, &out->capacity, out->n + s.n_found,

@@ -1,0 +1,285 @@
+/* Passwords and secrets that have no form of their own: what stands beside a telling name. */
+#include "hybrid/scan.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MAX_VALUE = 256, MAX_SUFFIX = 24 };
+
+/* How a value is given. */
+typedef struct given {
+    size_t start, end; /* without quotes */
+    bool quoted;
+    bool assigned; /* by a sign, as in programs and configuration; else in a sentence */
+    bool tight;    /* name=value without spaces */
+} given;
+
+static bool starts_with(const scan *s, size_t at, const char *text)
+{
+    size_t n = strlen(text);
+    return s->n >= n && at <= s->n - n && strncasecmp(s->text + at, text, n) == 0;
+}
+
+static size_t skip_spaces(const scan *s, size_t at, size_t most)
+{
+    size_t n = 0;
+    while (n < most && (char_at(s, at + n) == ' ' || char_at(s, at + n) == '\t') && at + n < s->n)
+        n++;
+    return at + n;
+}
+
+/* Words that say "is" in a sentence. */
+static const char *const verbs[] = {"is ",      "is: ", "was ",       "ist ", "lautet ",
+                                    "lautet: ", "est ", "es ",        "e ",   "is now ",
+                                    "jest ",    "to ",  "ist jetzt ", "= ",   "luidt "};
+
+/* What stands between the name that ends at `at` and its value: where the value begins; 0 if there
+ * is none. */
+static size_t read_operator(const scan *s, size_t at, given *g)
+{
+    /* The name may go on ("password_prod") and be quoted or in brackets. */
+    size_t i = at;
+    while (i - at < MAX_SUFFIX &&
+           (is_alnum(char_at(s, i)) || char_at(s, i) == '_' || char_at(s, i) == '-') && i < s->n)
+        i++;
+    size_t name_end = i;
+    while (i - name_end < 3 && char_at(s, i) && strchr("\"'])*`", char_at(s, i))) i++;
+    size_t from = skip_spaces(s, i, 12);
+    char c = char_at(s, from);
+    g->assigned = true;
+    if (c == '=' || c == ':' || c == '>') {
+        size_t end = from + 1;
+        while (end - from < 3 &&
+               (char_at(s, end) == '=' || char_at(s, end) == '>' || char_at(s, end) == '*'))
+            end++;
+        size_t value = skip_spaces(s, end, 12);
+        g->tight = from == i && value == end;
+        if (c == ':' && value == end && char_at(s, value) == '/') return 0;
+        /* A line of its own, as after a heading. */
+        if (c == ':' && char_at(s, value) == '\n') value = skip_spaces(s, value + 1, 12);
+        /* A sentence's colon: "the password: hunter2". */
+        g->assigned = c != ':' || g->tight || i > name_end;
+        return value;
+    }
+    g->assigned = false;
+    g->tight = false;
+    if (from == i) return 0;
+    for (size_t k = 0; k < sizeof verbs / sizeof *verbs; k++)
+        if (starts_with(s, from, verbs[k])) return skip_spaces(s, from + strlen(verbs[k]), 4);
+    return 0;
+}
+
+static bool ends_value(char c)
+{
+    switch (c) {
+    case '"':
+    case '\'':
+    case '`':
+    case '<':
+    case '>':
+    case ',':
+    case ';':
+    case '\0':
+        return true;
+    default:
+        return is_space(c);
+    }
+}
+
+/* *run_end is where the last unquoted value ended, in which other names may be, too: a text of
+ * names alone is read once. */
+static bool read_value(const scan *s, size_t at, given *g, size_t *run_end)
+{
+    if (at == 0 || at >= s->n) return false;
+    char c = s->text[at];
+    g->quoted = c == '"' || c == '\'' || c == '`';
+    g->start = at + g->quoted;
+    size_t i = g->start;
+    if (g->quoted) {
+        while (i < s->n && i - g->start <= MAX_VALUE && s->text[i] != c && s->text[i] != '\n') i++;
+        if (char_at(s, i) != c) return false;
+    } else {
+        if (*run_end <= i) {
+            *run_end = i;
+            while (*run_end < s->n && !ends_value(s->text[*run_end])) ++*run_end;
+        }
+        i = *run_end;
+        /* Of a query: name=value&... */
+        const char *next = g->tight ? memchr(s->text + g->start, '&',
+                                             i - g->start < MAX_VALUE ? i - g->start : MAX_VALUE)
+                                    : NULL;
+        if (next) i = (size_t)(next - s->text);
+    }
+    g->end = i;
+    /* What ends the sentence or the brackets it stands in. */
+    while (!g->quoted && g->end > g->start && strchr(".)!?:]}", s->text[g->end - 1]) &&
+           !(s->text[g->end - 1] == '!' && g->assigned))
+        g->end--;
+    return g->end > g->start && g->end - g->start <= MAX_VALUE;
+}
+
+/* What a value is made of. */
+typedef struct texture {
+    size_t n, digits, upper, lower, others;
+    double bits; /* of entropy in a character, by the counts of this value alone */
+} texture;
+
+static texture texture_of(const char *value, size_t n)
+{
+    texture t = {.n = n};
+    unsigned counts[256] = {0};
+    for (size_t i = 0; i < n; i++) {
+        char c = value[i];
+        counts[(unsigned char)c]++;
+        if (is_digit(c))
+            t.digits++;
+        else if (is_upper(c))
+            t.upper++;
+        else if (is_lower(c))
+            t.lower++;
+        else
+            t.others++;
+    }
+    for (int i = 0; i < 256; i++)
+        if (counts[i]) t.bits -= counts[i] / (double)n * log2(counts[i] / (double)n);
+    return t;
+}
+
+/* What stands where a value would, and is none. */
+static bool is_stand_in(const char *value, size_t n)
+{
+    static const char *const words[] = {
+        "true",      "false",   "null",     "none",     "undefined",   "required", "optional",
+        "string",    "str",     "text",     "password", "secret",      "token",    "redacted",
+        "hidden",    "empty",   "changeme", "example",  "placeholder", "varchar",  "yourpassword",
+        "bytes",     "int",     "number",   "boolean",  "nil",         "default",  "invalid",
+        "incorrect", "expired", "missing",  "wrong",    "masked",      "passwort", "unset"};
+    if (strchr("$<{%[(", value[0]) || (n >= 2 && value[0] == '-' && value[1] == '-')) return true;
+    bool one = true;
+    for (size_t i = 1; i < n; i++) one = one && value[i] == value[0];
+    if (one) return true;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strlen(words[i]) == n && strncasecmp(value, words[i], n) == 0) return true;
+    static const char *const beginnings[] = {
+        "your_",      "your-",    "my_",     "<your", "env.",  "process.env",
+        "os.environ", "getenv",   "config.", "self.", "this.", "settings.",
+        "http://",    "https://", "xxx",     "***",   "..."};
+    for (size_t i = 0; i < sizeof beginnings / sizeof *beginnings; i++)
+        if (strncasecmp(value, beginnings[i], strlen(beginnings[i])) == 0 &&
+            n >= strlen(beginnings[i]))
+            return true;
+    return false;
+}
+
+static bool is_password(const scan *s, const given *g)
+{
+    const char *value = s->text + g->start;
+    size_t n = g->end - g->start;
+    if (n < 4 || n > 128 || is_stand_in(value, n)) return false;
+    texture t = texture_of(value, n);
+    bool mixed = t.digits > 0 || t.others > 0 || (t.upper > 1 && t.lower > 0);
+    if (g->quoted) return memchr(value, ' ', n) == NULL || mixed;
+    /* A call or an expression of a program. */
+    if (memchr(value, '(', n) && memchr(value, ')', n)) return false;
+    if (g->tight) return true;
+    /* Unquoted after spaces, or in a sentence: only what no word is. */
+    return (t.digits > 0 && t.digits < n) || (t.digits == n && n >= 6) ||
+           (t.others > 0 && t.others < n && !memchr(value, '.', n) && !memchr(value, '-', n) &&
+            !memchr(value, '_', n) && !memchr(value, '/', n)) ||
+           (t.upper > 1 && t.lower > 1 && n >= 8);
+}
+
+static bool ends_with(const char *value, size_t n, const char *end)
+{
+    size_t length = strlen(end);
+    return n > length && strncasecmp(value + n - length, end, length) == 0;
+}
+
+static bool is_secret(const scan *s, const given *g)
+{
+    const char *value = s->text + g->start;
+    size_t n = g->end - g->start;
+    if (n < 8 || is_stand_in(value, n) || memchr(value, ' ', n)) return false;
+    static const char *const files[] = {".pem", ".json", ".key", ".txt", ".yml", ".yaml", ".env"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (ends_with(value, n, files[i])) return false;
+    if (memchr(value, '(', n) || value[0] == '/' || value[0] == '.') return false;
+    texture t = texture_of(value, n);
+    /* As much as the entropy of 12 characters drawn at random, and no word or number. */
+    bool drawn = t.digits > 0 && t.upper + t.lower > 0 && t.bits * (double)n >= 28;
+    bool letters = t.digits == 0 && t.upper > 2 && t.lower > 2 && n >= 16 && t.bits >= 3.5;
+    return drawn || letters || (g->quoted && t.others > 0 && n >= 12 && t.bits >= 3);
+}
+
+static void find_beside(scan *s, cue_class class_)
+{
+    size_t done = 0, run_end = 0;
+    for (size_t i = 0; i < s->cues[class_].n; i++) {
+        const cue *c = &s->cues[class_].items[i];
+        given g = {0};
+        if (c->end < done || !read_value(s, read_operator(s, c->end, &g), &g, &run_end)) continue;
+        bool password = class_ == CUE_PASSWORD;
+        if (password ? !is_password(s, &g) : !is_secret(s, &g)) continue;
+        scan_add(s, password ? DETECT_PASSWORD : DETECT_SECRET, password ? "password" : "named",
+                 g.start, g.end, g.quoted || g.assigned ? 0.93 : 0.88);
+        done = g.end;
+    }
+}
+
+/* "PIN: 1234", "PIN is 1234". */
+static void find_pins(scan *s)
+{
+    size_t run_end = 0;
+    for (size_t i = 0; i < s->cues[CUE_PIN].n; i++) {
+        given g = {0};
+        if (!read_value(s, read_operator(s, s->cues[CUE_PIN].items[i].end, &g), &g, &run_end))
+            continue;
+        size_t n = g.end - g.start;
+        texture t = texture_of(s->text + g.start, n);
+        if (t.digits == n && n >= 4 && n <= 6)
+            scan_add(s, DETECT_PASSWORD, "pin", g.start, g.end, 0.9);
+    }
+}
+
+/* scheme://user:password@host */
+static void find_in_urls(scan *s)
+{
+    for (size_t i = 0; i < s->cues[CUE_URL].n; i++) {
+        size_t start = s->cues[CUE_URL].items[i].end, at = start, colon = 0, end = 0;
+        for (; at < s->n && at - start < MAX_VALUE; at++) {
+            char c = s->text[at];
+            if (is_space(c) || strchr("/?#\"'<>", c)) break;
+            if (c == ':' && !colon) colon = at;
+            if (c == '@') end = at; /* the last one: a password may hold others */
+        }
+        if (colon && end > colon + 1 && !is_stand_in(s->text + colon + 1, end - colon - 1))
+            scan_add(s, DETECT_PASSWORD, "url", colon + 1, end, 0.95);
+    }
+}
+
+/* "Authorization: Bearer TOKEN", "Basic BASE64" */
+static void find_authorizations(scan *s)
+{
+    for (size_t i = 0; i < s->cues[CUE_AUTHORIZATION].n; i++) {
+        size_t at = skip_spaces(s, s->cues[CUE_AUTHORIZATION].items[i].end, 3), end = at;
+        if (at == s->cues[CUE_AUTHORIZATION].items[i].end) continue;
+        while (end < s->n && end - at < 4096 &&
+               (is_alnum(s->text[end]) || strchr("-._~+/=", s->text[end])) && s->text[end])
+            end++;
+        while (end > at && s->text[end - 1] == '.') end--;
+        if (end - at < 12) continue;
+        texture t = texture_of(s->text + at, end - at);
+        if (t.bits >= 3 &&
+            (t.digits > 0 || s->text[end - 1] == '=' || (t.upper > 2 && t.lower > 2)))
+            scan_add(s, DETECT_SECRET, "authorization", at, end, 0.92);
+    }
+}
+
+void find_secrets(scan *s)
+{
+    find_beside(s, CUE_PASSWORD);
+    find_beside(s, CUE_SECRET);
+    find_pins(s);
+    find_in_urls(s);
+    find_authorizations(s);
+}
