@@ -3,7 +3,8 @@
  * - microseconds per streamed token over the engine's steps, and over a session without a server;
  * - the time to the first byte and to the first token of a streamed answer while 16 connections
  * idle;
- * - the time to the first token of a long conversation's first and second turn.
+ * - the time to the first token of a long conversation's first and second turn;
+ * - the longest silence between two tokens of a stream while another's long prompt is read.
  *
  * usage: bench_serve MODEL_DIR [ROUNDS]. Prints one JSON object. */
 #include "base/clock.h"
@@ -14,6 +15,7 @@
 #include <arpa/inet.h>
 #include <jansson.h>
 #include <netinet/tcp.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -43,8 +45,9 @@ static double median(double *values, int n)
 
 typedef struct stream {
     int64_t start_ns, first_byte_ns, first_token_ns, last_token_ns;
-    int n_tokens;    /* chunks with a token of text */
-    json_t *timings; /* of the last chunk */
+    int n_tokens;           /* chunks with a token of text */
+    int64_t longest_gap_ns; /* between two of them */
+    json_t *timings;        /* of the last chunk */
     int64_t n_prompt, n_cached;
     char *content; /* joined */
 } stream;
@@ -69,7 +72,10 @@ static void take_event(stream *s, const char *text, size_t n, int64_t now_ns)
     const char *piece = json_string_value(json_object_get(delta, "content"));
     if (!piece || !*piece) piece = json_string_value(json_object_get(delta, "reasoning_content"));
     if (piece && *piece) {
-        if (s->n_tokens++ == 0) s->first_token_ns = now_ns;
+        if (s->n_tokens++ == 0)
+            s->first_token_ns = now_ns;
+        else if (now_ns - s->last_token_ns > s->longest_gap_ns)
+            s->longest_gap_ns = now_ns - s->last_token_ns;
         s->last_token_ns = now_ns;
         strcat(s->content, piece);
     }
@@ -87,7 +93,8 @@ static void take_event(stream *s, const char *text, size_t n, int64_t now_ns)
 /* Sends a chat request and reads its stream to the end. */
 static stream run(int port, json_t *body)
 {
-    static char buffer[1 << 22];
+    enum { ROOM = 1 << 24 };
+    char *buffer = malloc(ROOM);
     stream s = {.content = calloc(1, 1 << 20)};
     size_t n = 0, at = 0;
     json_object_set_new(body, "stream", json_true());
@@ -103,7 +110,7 @@ static stream run(int port, json_t *body)
     if (write(fd, head, (size_t)n_head) < 0 || write(fd, text, strlen(text)) < 0)
         die("cannot write", NULL);
     for (;;) {
-        ssize_t k = read(fd, buffer + n, sizeof buffer - 1 - n);
+        ssize_t k = read(fd, buffer + n, ROOM - 1 - n);
         int64_t now_ns = clock_ns();
         if (k <= 0) break;
         n += (size_t)k;
@@ -119,6 +126,7 @@ static stream run(int port, json_t *body)
     free(text);
     json_decref(body);
     if (!s.timings) die(buffer, NULL);
+    free(buffer);
     return s;
 }
 
@@ -218,11 +226,17 @@ static double first_token_ms(const stream *s)
     return (double)(s->first_token_ns - s->start_ns) / 1e6;
 }
 
-static json_t *measure_second_turn(int port, int round)
+static char *long_text(int number)
 {
     char *text = calloc(1, 1 << 20);
-    int n = sprintf(text, "Conversation %d.", round);
+    int n = sprintf(text, "Conversation %d.", number);
     for (int i = 0; i < LONG_TOKENS / 7; i++) n += sprintf(text + n, " The river is long and old.");
+    return text;
+}
+
+static json_t *measure_second_turn(int port)
+{
+    char *text = long_text(0);
     stream first = run(port, json_pack("{s:[{s:s, s:s}], s:i, s:b}", "messages", "role", "user",
                                        "content", text, "max_tokens", 30, "enable_thinking", 0));
     stream second =
@@ -238,6 +252,45 @@ static json_t *measure_second_turn(int port, int round)
         first_token_ms(&second) / first_token_ms(&first));
     stream_free(&first);
     stream_free(&second);
+    free(text);
+    return result;
+}
+
+/* ---- beside a long prompt ---- */
+
+typedef struct background {
+    int port;
+    json_t *body;
+    stream stream;
+} background;
+
+static void *run_background(void *user)
+{
+    background *b = user;
+    b->stream = run(b->port, b->body);
+    return NULL;
+}
+
+static json_t *measure_gap(int port, const calla_tokenizer *t)
+{
+    background b = {.port = port, .body = endless(t)};
+    pthread_t thread;
+    char *text = long_text(1);
+    json_object_set_new(b.body, "max_tokens", json_integer(N_CTX / 2));
+    if (pthread_create(&thread, NULL, run_background, &b)) die("no thread", NULL);
+    usleep(200000); /* it runs by then */
+    stream prompt = run(port, json_pack("{s:[{s:s, s:s}], s:i}", "messages", "role", "user",
+                                        "content", text, "max_tokens", 1));
+    int64_t end_ns = clock_ns();
+    pthread_join(thread, NULL);
+    if (b.stream.last_token_ns < end_ns) die("the stream ended before the prompt did", NULL);
+    json_t *result = json_pack(
+        "{s:I, s:f, s:f, s:f}", "prompt_tokens", (json_int_t)prompt.n_prompt, "prompt_ms",
+        (double)(end_ns - prompt.start_ns) / 1e6, "longest_gap_ms",
+        (double)b.stream.longest_gap_ns / 1e6, "mean_gap_ms",
+        (double)(b.stream.last_token_ns - b.stream.first_token_ns) / 1e6 / b.stream.n_tokens);
+    stream_free(&prompt);
+    stream_free(&b.stream);
     free(text);
     return result;
 }
@@ -262,7 +315,8 @@ int main(int argc, char **argv)
     json_t *result = json_object();
     json_object_set_new(result, "tokens", measure_tokens(port, session, tokenizer, rounds));
     json_object_set_new(result, "first_byte", measure_first_byte(port, rounds));
-    json_object_set_new(result, "second_turn", measure_second_turn(port, 0));
+    json_object_set_new(result, "second_turn", measure_second_turn(port));
+    json_object_set_new(result, "beside_a_long_prompt", measure_gap(port, tokenizer));
     json_dumpf(result, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(5));
     printf("\n");
     json_decref(result);

@@ -189,12 +189,17 @@ static int run(serve_args *args)
 {
     server *s;
     calla_error err;
+    bool ended = false;
     server_options *o = &args->options;
     calla_status status = server_start(o, &s, &err);
     if (status != CALLA_OK) return cli_fail(&err);
     int code = write_port(args->port_file, server_port(s)) ? EXIT_OK : EXIT_FAILED;
-    if (code == EXIT_OK && server_wait_ready(s, &err) != CALLA_OK) code = cli_fail(&err);
     if (code == EXIT_OK) {
+        status = server_wait_ready(s, &err);
+        ended = status == CALLA_ERR_CANCELLED; /* by a signal, which is how a server ends */
+        if (status != CALLA_OK && !ended) code = cli_fail(&err);
+    }
+    if (code == EXIT_OK && !ended) {
         print_plan(s);
         fprintf(stderr, "calla serve: listening on http://%s%s%s:%d/v1\n",
                 strchr(o->host, ':') ? "[" : "", o->host, strchr(o->host, ':') ? "]" : "",
@@ -202,7 +207,7 @@ static int run(serve_args *args)
         wait_for_signal(s);
     }
     status = server_stop(s, (int64_t)args->grace_s * 1000, &err);
-    if (status != CALLA_OK && code == EXIT_OK) code = cli_fail(&err);
+    if (status != CALLA_OK && code == EXIT_OK && !ended) code = cli_fail(&err);
     server_free(s);
     return code;
 }

@@ -1,6 +1,8 @@
-/* Malformed and hostile requests against a running server: it answers with a status that fits, or
- * closes the connection, soon, and is well afterwards.
- * usage: serve_hostile PORT COUNT [SEED] */
+/* Malformed and hostile requests against a running server: it answers with a status that fits,
+ * soon, and is well afterwards. Without an answer the connection may end in three cases only: the
+ * client ended its side while the server waited for more; the first line is no HTTP (it has no
+ * space, or begins with one), which libmicrohttpd drops; or the answer was lost, as TCP loses it
+ * when the server closes while more is being sent. usage: serve_hostile PORT COUNT [SEED] */
 #include "base/clock.h"
 
 #include <arpa/inet.h>
@@ -20,7 +22,8 @@ enum { N_THREADS = 8, MAX_REQUEST = 100000, PATIENCE_MS = 30000, QUIET_MS = 30 }
 
 static int port;
 static long n_requests;
-static atomic_long n_done, n_bad, n_closed, counts[1000]; /* counts: by status */
+static atomic_long n_done, n_bad, counts[1000]; /* counts: by status */
+static atomic_long n_ended, n_no_http, n_lost;  /* without an answer */
 static _Thread_local unsigned seed;
 
 static unsigned pick(unsigned n)
@@ -188,16 +191,18 @@ static int connect_to_server(void)
     return -1;
 }
 
-/* Sends it and reads until the server closes, or has answered; false when nothing happens for too
- * long. Closing the sending side tells the server that no more comes, so that it need not wait. */
-static bool exchange(const text *t, char *answer, size_t n_answer)
+typedef enum outcome { TIMED_OUT, ANSWERED, CLOSED, ENDED, LOST } outcome;
+
+/* Sends it and reads until the server closes, or has answered. Ending the sending side after a
+ * while tells the server that no more comes. */
+static outcome exchange(const text *t, char *answer, size_t n_answer)
 {
     size_t n_sent = 0, n = 0;
-    bool shut = false;
+    bool shut = false, broken = false;
     int64_t end_ns = clock_ns() + (int64_t)PATIENCE_MS * 1000000;
     int fd = connect_to_server();
     answer[0] = '\0';
-    if (fd < 0) return false;
+    if (fd < 0) return TIMED_OUT;
     while (clock_ns() < end_ns) {
         struct pollfd p = {.fd = fd, .events = POLLIN};
         if (n_sent < t->n) p.events |= POLLOUT;
@@ -205,14 +210,15 @@ static bool exchange(const text *t, char *answer, size_t n_answer)
         if (ready == 0 && n_sent == t->n && !shut) shut = shutdown(fd, SHUT_WR) == 0;
         if (p.revents & POLLOUT) {
             ssize_t k = send(fd, t->data + n_sent, t->n - n_sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-            n_sent = k > 0 ? n_sent + (size_t)k : k < 0 && errno != EAGAIN ? t->n : n_sent;
+            broken = broken || (k < 0 && errno != EAGAIN);
+            n_sent = k > 0 ? n_sent + (size_t)k : broken ? t->n : n_sent;
         }
         if (!(p.revents & (POLLIN | POLLHUP | POLLERR))) continue;
         char buffer[4096];
         ssize_t k = recv(fd, buffer, sizeof buffer, MSG_DONTWAIT);
         if (k == 0 || (k < 0 && errno != EAGAIN)) {
             close(fd);
-            return true;
+            return n > 0 ? ANSWERED : shut ? ENDED : broken || k < 0 ? LOST : CLOSED;
         }
         if (k > 0 && n + 1 < n_answer) {
             size_t room = n_answer - 1 - n, take = (size_t)k < room ? (size_t)k : room;
@@ -222,7 +228,17 @@ static bool exchange(const text *t, char *answer, size_t n_answer)
         if (n_sent == t->n && strstr(answer, "\r\n\r\n") && pick(4)) break; /* enough */
     }
     close(fd);
-    return n > 0;
+    return n > 0 ? ANSWERED : TIMED_OUT;
+}
+
+/* Whether the first line could be a request's. */
+static bool is_http(const text *t)
+{
+    size_t i = 0;
+    while (i < t->n && (t->data[i] == '\r' || t->data[i] == '\n')) i++;
+    const char *end = memchr(t->data + i, '\n', t->n - i);
+    size_t n = end ? (size_t)(end - t->data) - i : t->n - i;
+    return n > 0 && t->data[i] != ' ' && memchr(t->data + i, ' ', n);
 }
 
 static bool status_is_expected(int status)
@@ -242,14 +258,20 @@ static void *attack(void *user)
     while (request && answer && n_done++ < n_requests && n_bad < 20) {
         int status = 0;
         make_request(request);
-        bool over = exchange(request, answer, 65536);
+        outcome what = exchange(request, answer, 65536);
         if (sscanf(answer, "HTTP/1.%*d %d", &status) != 1) status = 0;
         counts[status < 1000 ? status : 0]++;
-        n_closed += status == 0;
-        if (over && (status == 0 || status_is_expected(status))) continue;
-        n_bad++;
-        fprintf(stderr, "%s, status %d:\n%.*s\n", over ? "answered" : "no answer", status,
-                (int)(request->n < 400 ? request->n : 400), request->data);
+        if (what == CLOSED && !is_http(request)) {
+            n_no_http++;
+        } else if (what == ENDED) {
+            n_ended++;
+        } else if (what == LOST) {
+            n_lost++;
+        } else if (what != ANSWERED || !status_is_expected(status)) {
+            n_bad++;
+            fprintf(stderr, "%s, status %d:\n%.*s\n", what == ANSWERED ? "answered" : "no answer",
+                    status, (int)(request->n < 400 ? request->n : 400), request->data);
+        }
     }
     free(request);
     free(answer);
@@ -263,7 +285,7 @@ static bool is_well(void)
     static text request;
     static char answer[65536];
     puts_(&request, get);
-    return exchange(&request, answer, sizeof answer) && strstr(answer, " 200 OK");
+    return exchange(&request, answer, sizeof answer) == ANSWERED && strstr(answer, " 200 OK");
 }
 
 int main(int argc, char **argv)
@@ -278,8 +300,10 @@ int main(int argc, char **argv)
         pthread_create(&threads[i], NULL, attack, (void *)(uintptr_t)(first + i));
     for (unsigned i = 0; i < N_THREADS; i++) pthread_join(threads[i], NULL);
     bool well = is_well();
-    printf("%ld requests, %ld wrong; closed without an answer: %ld, status", n_requests, n_bad,
-           n_closed);
+    printf(
+        "%ld requests, %ld wrong; without an answer: %ld cut short by the client, %ld no HTTP, %ld "
+        "lost; status",
+        n_requests, n_bad, n_ended, n_no_http, n_lost);
     for (int i = 100; i < 1000; i++)
         if (counts[i]) printf(" %d: %ld", i, counts[i]);
     printf("; the server is %s\n", well ? "well" : "not well");
