@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- server ---- */
 
@@ -37,6 +38,12 @@ void client_stop(server *s)
     calla_error err;
     assert_ok(server_stop(s, 0, &err), &err);
     server_free(s);
+}
+
+int client_teardown(void **state)
+{
+    client_stop(*state);
+    return 0;
 }
 
 /* ---- client ---- */
@@ -235,6 +242,21 @@ json_t *chat(const char *question)
     return chat_of("user", question, NULL);
 }
 
+json_t *endless_chat(const server *s, int max_tokens, bool stream)
+{
+    answer_t a = client_post(s, 200, "/v1/tokenize", "{s:s}", "text", "<|im_end|><|endoftext|>");
+    char first[16], second[16];
+    snprintf(first, sizeof first, "%d", (int)int_at(a.json, "tokens.0"));
+    snprintf(second, sizeof second, "%d", (int)int_at(a.json, "tokens.1"));
+    answer_clear(&a);
+    json_t *body = chat("Name all animals.");
+    json_t *more = json_pack("{s:{s:i, s:i}, s:b, s:i}", "logit_bias", first, -100, second, -100,
+                             "stream", stream, "max_tokens", max_tokens);
+    json_object_update(body, more);
+    json_decref(more);
+    return body;
+}
+
 const char *content_of(const answer_t *a)
 {
     const char *text = text_at(a->json, "choices.0.message.content");
@@ -265,4 +287,15 @@ double client_metric(const server *s, const char *name)
     double value = atof(at + strlen(line));
     answer_clear(&a);
     return value;
+}
+
+void pause_ms(int ms)
+{
+    const struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    nanosleep(&t, NULL);
+}
+
+void client_wait_for(const server *s, const char *metric, double value)
+{
+    while (client_metric(s, metric) != value) pause_ms(2);
 }

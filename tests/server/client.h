@@ -14,6 +14,8 @@ server_options client_options(void);
 server *client_start(const server_options *options);
 /* Stops it at once; it must have been in order. */
 void client_stop(server *s);
+/* The same for a group of tests, whose setup has put the server into *state. */
+int client_teardown(void **state);
 
 typedef struct answer_t {
     long status;
@@ -59,7 +61,13 @@ const char *content_of(const answer_t *a);
  * "reasoning_content". */
 char *joined(const json_t *events, int64_t choice, const char *field);
 
+/* A chat that goes on until it is cut off: the tokens that would end it are banned. */
+json_t *endless_chat(const server *s, int max_tokens, bool stream);
+
 /* A value of /metrics. */
 double client_metric(const server *s, const char *name);
+/* Waits until it is that. */
+void client_wait_for(const server *s, const char *metric, double value);
+void pause_ms(int ms);
 
 #endif

@@ -12,17 +12,9 @@ static bool strict;
 static int start(void **state)
 {
     server_options options = client_options();
-    (void)state;
     options.strict_cache = strict;
     options.engine.n_ctx = 4096;
-    s = client_start(&options);
-    return 0;
-}
-
-static int stop(void **state)
-{
-    (void)state;
-    client_stop(s);
+    *state = s = client_start(&options);
     return 0;
 }
 
@@ -277,7 +269,7 @@ int main(void)
         cmocka_unit_test(restored_prompts_answer_as_cold_ones),
         cmocka_unit_test(idle_time_prefills_answers),
     };
-    int n_failed = cmocka_run_group_tests_name("cache", tests, start, stop);
+    int n_failed = cmocka_run_group_tests_name("cache", tests, start, client_teardown);
     strict = true;
-    return n_failed + cmocka_run_group_tests_name("strict cache", tests, start, stop);
+    return n_failed + cmocka_run_group_tests_name("strict cache", tests, start, client_teardown);
 }

@@ -10,18 +10,10 @@ static server *s;
 
 static int start(void **state)
 {
-    (void)state;
     server_options options = client_options();
     const char *const aliases[] = {"gpt-tiny"};
     options.aliases = aliases, options.n_aliases = 1;
-    s = client_start(&options);
-    return 0;
-}
-
-static int stop(void **state)
-{
-    (void)state;
-    client_stop(s);
+    *state = s = client_start(&options);
     return 0;
 }
 
@@ -470,5 +462,5 @@ int main(void)
         cmocka_unit_test(tokens_are_counted_and_turned_back),
         cmocka_unit_test(models_are_listed),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, start, client_teardown);
 }

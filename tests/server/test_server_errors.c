@@ -9,18 +9,10 @@ static server *s;
 
 static int start(void **state)
 {
-    (void)state;
     server_options options = client_options();
     options.engine.n_ctx = 200;
     options.max_body_bytes = 100000;
-    s = client_start(&options);
-    return 0;
-}
-
-static int stop(void **state)
-{
-    (void)state;
-    client_stop(s);
+    *state = s = client_start(&options);
     return 0;
 }
 
@@ -288,5 +280,5 @@ int main(void)
         cmocka_unit_test(a_full_context_is_said_in_openais_words),
         cmocka_unit_test(completions_and_tokens_are_checked),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, start, client_teardown);
 }

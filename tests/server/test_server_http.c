@@ -145,12 +145,6 @@ static void requests_may_follow_each_other(void **state)
     client_stop(s);
 }
 
-static void pause_ms(int ms)
-{
-    const struct timespec t = {.tv_nsec = (long)ms * 1000000};
-    nanosleep(&t, NULL);
-}
-
 /* A byte now and then does not keep a connection: in the head, in the body, between requests. */
 static void slow_senders_are_cut_off(void **state)
 {
@@ -219,15 +213,9 @@ static void too_many_connections_get_a_503(void **state)
 /* A stream of a chat that does not end by itself. */
 static char *endless_stream(const server *s)
 {
-    answer_t a = client_post(s, 200, "/v1/tokenize", "{s:s}", "text", "<|im_end|><|endoftext|>");
-    char first[16], second[16];
-    snprintf(first, sizeof first, "%d", (int)int_at(a.json, "tokens.0"));
-    snprintf(second, sizeof second, "%d", (int)int_at(a.json, "tokens.1"));
-    answer_clear(&a);
-    json_t *body = chat("Name all animals.");
+    json_t *body = endless_chat(s, 1000000, true);
     json_t *more =
-        json_pack("{s:{s:i, s:i}, s:b, s:b, s:i, s:b}", "logit_bias", first, -100, second, -100,
-                  "stream", 1, "logprobs", 1, "top_logprobs", 20, "enable_thinking", 0);
+        json_pack("{s:b, s:i, s:b}", "logprobs", 1, "top_logprobs", 20, "enable_thinking", 0);
     json_object_update(body, more);
     json_decref(more);
     char *text = json_dumps(body, 0), *request = malloc(strlen(text) + 512);

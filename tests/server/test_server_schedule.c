@@ -40,28 +40,9 @@ static void end(caller *c)
     pthread_join(c->thread, NULL);
 }
 
-static void pause_ms(int ms)
-{
-    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
-    nanosleep(&t, NULL);
-}
-
-static void wait_for(const server *s, const char *metric, double value)
-{
-    while (client_metric(s, metric) != value) pause_ms(2);
-}
-
-/* Goes on until it is cut off: a ban on the tokens that would end it. */
 static char *endless(const server *s, int max_tokens, bool stream)
 {
-    answer_t a = client_post(s, 200, "/v1/tokenize", "{s:s}", "text", "<|im_end|><|endoftext|>");
-    char first[16], second[16];
-    snprintf(first, sizeof first, "%d", (int)int_at(a.json, "tokens.0"));
-    snprintf(second, sizeof second, "%d", (int)int_at(a.json, "tokens.1"));
-    answer_clear(&a);
-    json_t *body = json_pack("{s:[{s:s, s:s}], s:i, s:{s:i, s:i}, s:b, s:i}", "messages", "role",
-                             "user", "content", "Name all animals.", "temperature", 0, "logit_bias",
-                             first, -100, second, -100, "stream", stream, "max_tokens", max_tokens);
+    json_t *body = endless_chat(s, max_tokens, stream);
     char *text = json_dumps(body, 0);
     json_decref(body);
     return text;
@@ -94,7 +75,7 @@ static void a_full_queue_is_a_429(void **state)
     caller callers[3] = {0};
     for (int i = 0; i < 3; i++) {
         begin(&callers[i], s, body);
-        wait_for(s, i == 0 ? "calla_choices_running" : "calla_jobs_queued", i == 0 ? 1 : i);
+        client_wait_for(s, i == 0 ? "calla_choices_running" : "calla_jobs_queued", i == 0 ? 1 : i);
     }
     for (int i = 0; i < 5; i++) {
         answer_t a = client_send(s, &(request_t){.path = path, .body = body});
@@ -156,7 +137,7 @@ static void long_prompts_do_not_stall_streams(void **state)
     char *stream = endless(s, 60, true), *prompt = long_prompt(6000, 1);
     caller one = {0}, other = {0};
     begin(&other, s, prompt);
-    wait_for(s, "calla_choices_running", 1);
+    client_wait_for(s, "calla_choices_running", 1);
     begin(&one, s, stream);
     end(&one);
     end(&other);
@@ -191,9 +172,9 @@ static void users_take_turns(void **state)
     for (int i = 0; i < 5; i++) {
         begin(&callers[i], s, bodies[i]);
         if (i == 0)
-            wait_for(s, "calla_choices_running", 1);
+            client_wait_for(s, "calla_choices_running", 1);
         else
-            wait_for(s, "calla_jobs_queued", i);
+            client_wait_for(s, "calla_jobs_queued", i);
     }
     for (int i = 0; i < 5; i++) end(&callers[i]);
     for (int i = 1; i < 4; i++) assert_true(callers[4].end_ns < callers[i].end_ns);
@@ -217,7 +198,7 @@ static void clients_that_leave_free_their_place(void **state)
         answer_t a = client_send(s, &r);
         assert_true(a.broken);
         answer_clear(&a);
-        wait_for(s, "calla_choices_running", 0);
+        client_wait_for(s, "calla_choices_running", 0);
         assert_true(client_metric(s, "calla_requests_cancelled_total") == 1 + stream);
         free(body);
     }
@@ -225,19 +206,19 @@ static void clients_that_leave_free_their_place(void **state)
     char *body = endless(s, 300, false), *prompt = long_prompt(8000, 2);
     caller first = {0}, second = {0};
     begin(&first, s, body);
-    wait_for(s, "calla_choices_running", 1);
+    client_wait_for(s, "calla_choices_running", 1);
     second.request.abort_after_s = 0.1;
     begin(&second, s, body);
     end(&second);
     assert_true(second.answer.broken);
-    wait_for(s, "calla_jobs_queued", 0);
+    client_wait_for(s, "calla_jobs_queued", 0);
     end(&first);
     assert_int_equal(first.answer.status, 200);
     answer_clear(&first.answer);
     answer_clear(&second.answer);
     answer_t a = client_send(s, &(request_t){.path = path, .body = prompt, .abort_after_s = 0.1});
     answer_clear(&a);
-    wait_for(s, "calla_choices_running", 0);
+    client_wait_for(s, "calla_choices_running", 0);
     free(body);
     free(prompt);
     client_stop(s);
@@ -252,7 +233,7 @@ static void silence_is_filled_with_comments(void **state)
     char *body = endless(s, 400, false), *stream = endless(s, 1, true);
     caller first = {0}, second = {0};
     begin(&first, s, body);
-    wait_for(s, "calla_choices_running", 1);
+    client_wait_for(s, "calla_choices_running", 1);
     begin(&second, s, stream); /* waits for its turn, in silence */
     end(&second);
     end(&first);
@@ -297,7 +278,7 @@ static void requests_have_a_time_limit(void **state)
     char *body = endless(s, 90000, false), *stream = endless(s, 90000, true);
     caller first = {0}, second = {0};
     begin(&first, s, body);
-    wait_for(s, "calla_choices_running", 1);
+    client_wait_for(s, "calla_choices_running", 1);
     begin(&second, s, body);
     end(&first);
     end(&second);
@@ -330,9 +311,9 @@ static void a_shutdown_lets_answers_finish_or_cuts_them_off(void **state)
         char *body = endless(s, grace ? 600 : 1900, false);
         caller first = {0}, second = {0};
         begin(&first, s, body);
-        wait_for(s, "calla_choices_running", 1);
+        client_wait_for(s, "calla_choices_running", 1);
         begin(&second, s, body);
-        wait_for(s, "calla_jobs_queued", 1);
+        client_wait_for(s, "calla_jobs_queued", 1);
         assert_ok(server_stop(s, grace ? 60000 : 0, &err), &err);
         end(&first);
         end(&second);
