@@ -159,11 +159,12 @@ static void print_plan(const server *s)
     fprintf(stderr,
             "calla serve: %s kernels, %d threads, context %d tokens\n"
             "calla serve: memory: weights %.2f GB (%s), KV cache %.2f, states %.2f, prompt "
-            "cache %.2f, the rest %.2f, together %.2f GB\n",
+            "cache %.2f, the rest %.2f, together %.2f GB; for requests and answers at most %.2f GB "
+            "more\n",
             info.isa, info.n_threads, info.n_ctx, gigabytes(m->weights_bytes),
             info.copied ? "copied" : "mapped", gigabytes(m->kv_bytes), gigabytes(m->state_bytes),
             gigabytes(m->snapshot_bytes), gigabytes(m->prepared_bytes + m->scratch_bytes),
-            gigabytes(m->total_bytes));
+            gigabytes(m->total_bytes), gigabytes(server_request_bytes(s)));
 }
 
 static bool write_port(const char *path, int32_t port)

@@ -21,7 +21,8 @@ static bool generate(http_request *r, const reply_format *format, read_fn *read,
     bool ok = read(r->json, &s->defaults, &j->request, e);
     if (ok && j->request.chat) ok = prepare_chat(j, &s->defaults, s->replay, e);
     if (ok && !j->request.chat) ok = prepare_completion(j, &s->defaults, e);
-    reply *a = ok ? reply_create(format, &s->vocabulary, s->name, j) : NULL;
+    size_t max_bytes = (size_t)s->options.max_answer_bytes;
+    reply *a = ok ? reply_create(format, &s->vocabulary, s->name, max_bytes, j) : NULL;
     if (ok && !a) ok = api_fail(e, 500, NULL, NULL, "no memory for the answer");
     if (ok && !scheduler_submit(s->scheduler, j, e)) {
         a->closed = true; /* it was never begun */

@@ -208,11 +208,16 @@ static void respond_preflight(http_request *r)
     send_response(r, 204, response);
 }
 
+int64_t http_budget(const server_options *o)
+{
+    return o->max_body_bytes * BODIES_AT_ONCE;
+}
+
 /* Counts memory that the request takes until it is answered; all requests share a budget. */
 static bool reserve(http_request *r, int64_t n_bytes, api_error *e)
 {
     atomic_llong *used = &r->server->metrics.gauges.request_bytes;
-    int64_t most = r->server->options.max_body_bytes * BODIES_AT_ONCE;
+    int64_t most = http_budget(&r->server->options);
     if (n_bytes > most)
         return api_fail(e, 413, NULL, "request_too_large", "the request has too many values");
     r->n_reserved += n_bytes;

@@ -51,6 +51,9 @@ void http_respond_json(http_request *r, int status, strbuf *text);
 /* Hands r->reply's answer over, streamed or whole, waiting for the latter. */
 void http_respond_reply(http_request *r);
 
+/* Memory that all requests may take together. */
+int64_t http_budget(const server_options *o);
+
 /* Starts answering on s->listen_fd. */
 calla_status http_start(server *s, calla_error *err);
 

@@ -8,13 +8,12 @@
 #include <string.h>
 #include <time.h>
 
-/* Of an answer that is not streamed; eight of them run at once. */
-#define MAX_HELD_BYTES ((size_t)64 << 20)
 static const char no_memory[] = "no memory for the answer";
 
 /* ---- creation ---- */
 
-reply *reply_create(const reply_format *format, const vocabulary *v, const char *model, job *j)
+reply *reply_create(const reply_format *format, const vocabulary *v, const char *model,
+                    size_t max_bytes, job *j)
 {
     reply *r = calloc(1, sizeof *r);
     reply_choice *choices = calloc((size_t)job_n_choices(j), sizeof *choices);
@@ -27,6 +26,7 @@ reply *reply_create(const reply_format *format, const vocabulary *v, const char 
                  .vocabulary = v,
                  .job = j,
                  .model = model,
+                 .max_bytes = max_bytes,
                  .created = time(NULL),
                  .choices = choices,
                  .last_write_ns = clock_ns()};
@@ -310,7 +310,7 @@ reply_wait reply_run(reply *r, int socket, int64_t until_ns)
     size_t n_bytes = n_held(r);
     if (n_bytes == SIZE_MAX || r->out.failed)
         fail(r, no_memory);
-    else if (n_bytes > MAX_HELD_BYTES)
+    else if (!r->job->request.stream && n_bytes > r->max_bytes)
         fail(r, "the answer is too large to be given at once: ask for a stream");
     if (r->closed) {
         if (r->job->request.stream)

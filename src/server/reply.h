@@ -43,6 +43,7 @@ struct reply {
     const vocabulary *vocabulary;
     job *job; /* owned */
     const char *model;
+    size_t max_bytes;
     int64_t created;       /* seconds since 1970 */
     reply_choice *choices; /* [job_n_choices] */
     int32_t n_finished;
@@ -57,8 +58,10 @@ struct reply {
 
 typedef enum reply_wait { REPLY_READY, REPLY_TIMEOUT, REPLY_GONE } reply_wait;
 
-/* Takes over the job, which has been submitted. NULL: no memory. */
-reply *reply_create(const reply_format *format, const vocabulary *v, const char *model, job *j);
+/* Takes over the job, which has been submitted. max_bytes: of an answer that is not streamed,
+ * beyond which it becomes an error. NULL: no memory. */
+reply *reply_create(const reply_format *format, const vocabulary *v, const char *model,
+                    size_t max_bytes, job *j);
 /* Cancels the job if it is not closed, waits for that, and frees both. */
 void reply_free(reply *r);
 

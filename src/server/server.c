@@ -31,6 +31,7 @@ static void set_defaults(server_options *o)
     o->n_queue = value_or(o->n_queue, 64);
     o->n_connections = value_or(o->n_connections, 256);
     if (!o->max_body_bytes) o->max_body_bytes = (int64_t)32 << 20;
+    if (!o->max_answer_bytes) o->max_answer_bytes = (int64_t)64 << 20;
     o->timeout_s = value_or(o->timeout_s, 3600);
     o->idle_s = value_or(o->idle_s, 120);
     o->keep_alive_ms = value_or(o->keep_alive_ms, 3000);
@@ -118,7 +119,9 @@ static void set_state(server *s, server_state state, const calla_error *err)
 {
     pthread_mutex_lock(&s->lock);
     if (err) s->error = *err;
-    atomic_store(&s->state, state);
+    /* Who ends while the model is being opened stays so. */
+    if (state != SERVER_OK || atomic_load(&s->state) == SERVER_LOADING)
+        atomic_store(&s->state, state);
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
 }
@@ -227,6 +230,12 @@ server_state server_get_state(const server *s)
     return atomic_load(&((server *)s)->state);
 }
 
+int64_t server_request_bytes(const server *s)
+{
+    const server_options *o = &s->options;
+    return http_budget(o) + o->max_answer_bytes * o->n_parallel + REPLAY_BYTES;
+}
+
 void server_get_engine_info(const server *s, calla_engine_info *info)
 {
     *info = s->info;
@@ -259,6 +268,7 @@ calla_status server_stop(server *s, int64_t grace_ms, calla_error *err)
 {
     int fd = MHD_quiesce_daemon(s->daemon);
     if (fd >= 0) close(fd);
+    if (server_get_state(s) != SERVER_FAILED) set_state(s, SERVER_STOPPED, NULL);
     scheduler_stop(s->scheduler, clock_ns() + grace_ms * 1000000);
     if (s->engine_thread_runs) pthread_join(s->engine_thread, NULL);
     s->engine_thread_runs = false;

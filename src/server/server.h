@@ -29,19 +29,20 @@ typedef struct server_options {
     int32_t n_origins;
     const char *const *aliases; /* [n_aliases] further names of the model */
     int32_t n_aliases;
-    int32_t n_parallel;      /* answers computed at once, 1 ... 8 [4] */
-    int32_t n_queue;         /* requests that may wait [64] */
-    int32_t n_connections;   /* beyond them requests get a 503 [256] */
-    int64_t max_body_bytes;  /* [32 MiB] */
-    int32_t timeout_s;       /* of a request, < 0 = none [3600] */
-    int32_t idle_s;          /* in which a request must arrive, and an answer be read on [120] */
-    int32_t keep_alive_ms;   /* silence of a stream before a comment is sent [3000] */
-    calla_sampling sampling; /* what requests do not say; the model's own by server_defaults */
-    bool no_thinking;        /* requests that do not say: answer without reasoning */
-    int32_t thinking_budget; /* of such requests, in tokens [no limit] */
-    bool strict_cache;       /* answers are prefilled again before they are continued */
-    bool keep_billing_line;  /* see wire_chat.c */
-    FILE *log;               /* [nowhere] */
+    int32_t n_parallel;       /* answers computed at once, 1 ... 8 [4] */
+    int32_t n_queue;          /* requests that may wait [64] */
+    int32_t n_connections;    /* beyond them requests get a 503 [256] */
+    int64_t max_body_bytes;   /* [32 MiB] */
+    int64_t max_answer_bytes; /* of an answer that is not streamed [64 MiB] */
+    int32_t timeout_s;        /* of a request, < 0 = none [3600] */
+    int32_t idle_s;           /* in which a request must arrive, and an answer be read on [120] */
+    int32_t keep_alive_ms;    /* silence of a stream before a comment is sent [3000] */
+    calla_sampling sampling;  /* what requests do not say; the model's own by server_defaults */
+    bool no_thinking;         /* requests that do not say: answer without reasoning */
+    int32_t thinking_budget;  /* of such requests, in tokens [no limit] */
+    bool strict_cache;        /* answers are prefilled again before they are continued */
+    bool keep_billing_line;   /* see wire_chat.c */
+    FILE *log;                /* [nowhere] */
     bool log_json, log_verbose;
 } server_options;
 
@@ -49,7 +50,7 @@ typedef enum server_state {
     SERVER_LOADING,
     SERVER_OK,
     SERVER_FAILED, /* server_error says why */
-    SERVER_STOPPED
+    SERVER_STOPPED /* or about to */
 } server_state;
 
 /* Checks the options, listens, and begins to open the model; requests get a 503 until that is done.
@@ -60,6 +61,8 @@ int32_t server_port(const server *s);
 server_state server_get_state(const server *s);
 /* Waits until the model is open, or could not be opened: then gives the error. */
 calla_status server_wait_ready(server *s, calla_error *err);
+/* Most memory that requests and what is remembered of them take, besides the engine's. */
+int64_t server_request_bytes(const server *s);
 /* What the engine holds, once it is ready. */
 void server_get_engine_info(const server *s, calla_engine_info *info);
 /* No further connections and requests; those running may go on for grace_ms, then they are cut off.

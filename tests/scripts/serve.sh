@@ -80,7 +80,7 @@ grep '"event": "request"' serve.err | grep -q '"status": 401' || fail "no JSON: 
 CALLA_API_KEY=hush start --quiet
 get /v1/models 'x-api-key: hush\r\n' | grep -q '"tiny"' || fail "the environment's key does not fit"
 stop TERM
-if grep -q request serve.err; then fail "not quiet: $(cat serve.err)"; fi
+if grep -q ' request ' serve.err; then fail "not quiet: $(cat serve.err)"; fi
 
 # ---- a signal while an answer runs: it is finished first ----
 start --grace 60
@@ -93,5 +93,21 @@ done
 stop TERM
 wait $client
 grep -q '"finish_reason"' answer || fail "the answer was cut off: $(cat answer)"
+
+# ---- under load, with no time for it: what runs and waits is cut off ----
+start --grace 0 --parallel 2
+clients=
+for i in 1 2 3 4 5 6; do
+    post /v1/completions '{"prompt": "A river is", "max_tokens": 500, "n": 8, "temperature": 1}' \
+        >"answer$i" &
+    clients="$clients $!"
+done
+until get /metrics | grep -q '^calla_jobs_queued [1-9]'; do
+    kill -0 $! 2>/dev/null || { fail "no request was seen waiting"; finish; }
+    sleep 0.01
+done
+stop TERM
+wait $clients
+grep -l ' 503 ' answer? >/dev/null || fail "nothing was cut off: $(head -n 1 answer?)"
 
 finish

@@ -456,7 +456,7 @@ static json_t *reply_in_bytes(const char *text, bool stream)
     j->request = (job_request){.n = 1, .logprobs = true, .stream = stream};
     j->n_prompts = 1;
     j->prompts = calloc(1, sizeof *j->prompts);
-    reply *r = reply_create(&reply_completion, &words, "tiny", j);
+    reply *r = reply_create(&reply_completion, &words, "tiny", SIZE_MAX, j);
     assert_non_null(r);
     outbox_put(&j->out, EVENT_CONTENT, 0, 0, 0, text, strlen(text));
     for (const char *at = text; *at; at++) {

@@ -332,6 +332,38 @@ static void streamed_calls_concatenate(void **state)
     answer_clear(&a);
 }
 
+/* Wherever it is cut off: the pieces of the arguments are JSON together, and the same in a stream.
+ */
+static void cut_calls_are_json(void **state)
+{
+    (void)state;
+    int n_cut = 0;
+    for (int n = 1; n < 30; n++) {
+        json_t *body = with(weather("What is the weather in Paris?"), "{s:i, s:b, s:[s,s]}",
+                            "max_tokens", n, "enable_thinking", 0, "stop", "Par", "city");
+        answer_t a = post(json_deep_copy(body)), b = post(with(body, "{s:b}", "stream", 1));
+        const char *whole = text_at(a.json, "choices.0.message.tool_calls.0.function.arguments");
+        json_t *events = client_events(&b);
+        char arguments[256] = "";
+        for (size_t i = 0; i < json_array_size(events); i++) {
+            const char *piece = text_at(json_array_get(events, i),
+                                        "choices.0.delta.tool_calls.0.function.arguments");
+            if (piece) strcat(arguments, piece);
+        }
+        assert_string_equal(arguments, whole ? whole : "");
+        if (whole) {
+            json_t *value = json_loads(whole, 0, NULL);
+            if (!value) fail_msg("after %d tokens: %s", n, whole);
+            json_decref(value);
+            n_cut += strcmp(text_at(a.json, "choices.0.finish_reason"), "length") == 0;
+        }
+        json_decref(events);
+        answer_clear(&a);
+        answer_clear(&b);
+    }
+    assert_true(n_cut > 5);
+}
+
 static void tool_choice_is_kept_to(void **state)
 {
     (void)state;
@@ -456,6 +488,7 @@ int main(void)
         cmocka_unit_test(log_probabilities_cover_the_content),
         cmocka_unit_test(a_tool_is_called),
         cmocka_unit_test(streamed_calls_concatenate),
+        cmocka_unit_test(cut_calls_are_json),
         cmocka_unit_test(tool_choice_is_kept_to),
         cmocka_unit_test(one_call_is_the_last_if_asked_for),
         cmocka_unit_test(text_completions_have_their_own_shape),

@@ -251,6 +251,55 @@ static void silence_is_filled_with_comments(void **state)
     client_stop(s);
 }
 
+/* Also while the engine reads a prompt, whose pieces take longer than the silence may last. */
+static void comments_come_while_a_prompt_is_read(void **state)
+{
+    (void)state;
+    server_options options = client_options();
+    options.keep_alive_ms = 20, options.engine.n_ctx = 8192;
+    server *s = client_start(&options);
+    char *text = long_prompt(28000, 3);
+    json_t *body = json_loads(text, 0, NULL);
+    json_object_set_new(body, "stream", json_true());
+    free(text);
+    text = json_dumps(body, 0);
+    answer_t a = client_send(s, &(request_t){.path = path, .body = text});
+    assert_int_equal(a.status, 200);
+    const char *comment = strstr(a.body, ": keep-alive\n\n");
+    const char *first = strstr(a.body, "\"reasoning_content\"");
+    assert_non_null(comment);
+    assert_non_null(first);
+    assert_true(comment < first);
+    json_t *events = client_events(&a); /* comments do not break the events */
+    assert_true(json_array_size(events) >= 3);
+    json_decref(events);
+    json_decref(body);
+    answer_clear(&a);
+    free(text);
+    client_stop(s);
+}
+
+static void answers_have_a_size_limit(void **state)
+{
+    (void)state;
+    server_options options = client_options();
+    options.max_answer_bytes = 20000;
+    server *s = client_start(&options);
+    json_t *body = endless_chat(s, 1000, false);
+    json_object_set_new(body, "logprobs", json_true());
+    json_object_set_new(body, "top_logprobs", json_integer(20));
+    json_object_set_new(body, "enable_thinking", json_false());
+    answer_t a = client_post_json(s, 500, path, json_deep_copy(body));
+    assert_non_null(strstr(text_at(a.json, "error.message"), "ask for a stream"));
+    answer_clear(&a);
+    client_wait_for(s, "calla_choices_running", 0); /* it is not computed to its end */
+    json_object_set_new(body, "stream", json_true());
+    a = client_post_json(s, 200, path, body);
+    assert_true(a.n_body > 1000000);
+    answer_clear(&a);
+    client_stop(s);
+}
+
 /* A connection is idle when nothing is asked of it, not while its answer is being computed. */
 static void long_answers_outlast_the_idle_limit(void **state)
 {
@@ -380,6 +429,8 @@ int main(void)
         cmocka_unit_test(users_take_turns),
         cmocka_unit_test(clients_that_leave_free_their_place),
         cmocka_unit_test(silence_is_filled_with_comments),
+        cmocka_unit_test(comments_come_while_a_prompt_is_read),
+        cmocka_unit_test(answers_have_a_size_limit),
         cmocka_unit_test(long_answers_outlast_the_idle_limit),
         cmocka_unit_test(requests_have_a_time_limit),
         cmocka_unit_test(a_shutdown_lets_answers_finish_or_cuts_them_off),
