@@ -1,0 +1,345 @@
+#include "hybrid/outbound.h"
+
+#include "base/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    LONG_NUMBER = 7, /* characters of a number from which it is looked at */
+};
+
+/* One walk over the request: it visits every text in the same order each time. */
+typedef struct walk {
+    outbound *o;
+    /* Scanning. */
+    const detector *detector;
+    const policy *policy;
+    const policy_client *client;
+    /* Redacting: not NULL. */
+    redaction_map *map;
+    size_t at;   /* the text at hand */
+    strbuf path; /* where it is */
+    calla_error *err;
+} walk;
+
+void outbound_deinit(outbound *o)
+{
+    json_decref(o->request);
+    for (size_t i = 0; i < o->n_texts; i++) finding_list_deinit(&o->texts[i].findings);
+    free(o->texts);
+    for (size_t i = 0; i < o->n_findings; i++) {
+        free(o->findings[i].where);
+        free(o->findings[i].excerpt);
+    }
+    free(o->findings);
+    *o = (outbound){0};
+}
+
+/* ---- findings ---- */
+
+static char *mask(detect_category category, const char *text, size_t n_bytes)
+{
+    strbuf out = {0};
+    char *data;
+    size_t n;
+    detect_mask(category, text, n_bytes, &out);
+    if (strbuf_take(&out, &data, &n, NULL) == CALLA_OK) return data;
+    strbuf_free(&out);
+    return NULL;
+}
+
+static calla_status add_finding(walk *w, const finding *f, policy_action action, const char *text,
+                                bool fixed)
+{
+    outbound *o = w->o;
+    void *findings = o->findings;
+    if (action == POLICY_REDACT && fixed) action = POLICY_KEEP_LOCAL;
+    CALLA_TRY(mem_grow(&findings, &o->findings_capacity, o->n_findings + 1, sizeof *o->findings,
+                       "findings", w->err));
+    o->findings = findings;
+    o->findings[o->n_findings++] =
+        (outbound_finding){.category = f->category,
+                           .kind = f->kind,
+                           .action = action,
+                           .fixed = fixed,
+                           .where = strdup(w->path.data ? w->path.data : ""),
+                           .excerpt = mask(f->category, text + f->start, f->end - f->start)};
+    const outbound_finding *last = &o->findings[o->n_findings - 1];
+    if (!last->where || !last->excerpt)
+        return error_set(w->err, CALLA_ERR_MEMORY, "no memory for findings");
+    o->counts[f->category]++;
+    if (action > o->action) o->action = action;
+    return CALLA_OK;
+}
+
+static calla_status keep_finding(walk *w, finding_list *list, const finding *f)
+{
+    void *items = list->items;
+    CALLA_TRY(
+        mem_grow(&items, &list->capacity, list->n + 1, sizeof *list->items, "findings", w->err));
+    list->items = items;
+    list->items[list->n++] = *f;
+    return CALLA_OK;
+}
+
+/* ---- scanning ---- */
+
+/* What is found from byte `from` of the text on; `keep` (may be NULL) gets what is to be redacted,
+ * counted from there. */
+static calla_status take_findings(walk *w, const finding_list *found, const char *text, size_t from,
+                                  bool fixed, finding_list *keep)
+{
+    for (size_t i = 0; i < found->n; i++) {
+        finding f = found->items[i];
+        if (f.end <= from) continue;
+        if (f.start < from) f.start = from;
+        policy_action action =
+            policy_decide(w->policy, w->client, f.category, text + f.start, f.end - f.start);
+        if (action == POLICY_ALLOW) continue;
+        CALLA_TRY(add_finding(w, &f, action, text, fixed));
+        f.start -= from, f.end -= from;
+        if (action == POLICY_REDACT && keep) CALLA_TRY(keep_finding(w, keep, &f));
+    }
+    return CALLA_OK;
+}
+
+static calla_status scan(walk *w, const char *key, const char *text, size_t n_bytes, bool fixed,
+                         finding_list *keep)
+{
+    finding_list found = {0};
+    strbuf named = {0}; /* with its key before it, which may tell what it is */
+    size_t from = 0;
+    if (key) {
+        strbuf_printf(&named, "%s: ", key);
+        from = named.n;
+        strbuf_append(&named, text, n_bytes);
+        if (named.failed) {
+            strbuf_free(&named);
+            return error_set(w->err, CALLA_ERR_MEMORY, "no memory for the check");
+        }
+    }
+    const char *all = key ? named.data : text;
+    calla_status status = detect_scan(w->detector, all, from + n_bytes, &found, w->err);
+    if (status == CALLA_OK) status = take_findings(w, &found, all, from, fixed, keep);
+    finding_list_deinit(&found);
+    strbuf_free(&named);
+    w->o->n_text_bytes += n_bytes;
+    return status;
+}
+
+static calla_status redact(walk *w, const char *text, size_t n_bytes, json_t **replacement)
+{
+    strbuf out = {0};
+    const finding_list *f = &w->o->texts[w->at].findings;
+    calla_status status = redact_text(w->map, text, n_bytes, f->items, f->n, &out, w->err);
+    if (status == CALLA_OK && (out.n != n_bytes || memcmp(out.data, text, n_bytes) != 0)) {
+        *replacement = json_stringn(out.data ? out.data : "", out.n);
+        if (!*replacement)
+            status = error_set(w->err, CALLA_ERR_MEMORY, "no memory for the request");
+    }
+    strbuf_free(&out);
+    return status;
+}
+
+/* A text that a placeholder can stand in. *replacement is set if there is one. */
+static calla_status visit(walk *w, const char *key, const char *text, size_t n_bytes,
+                          json_t **replacement)
+{
+    calla_status status;
+    if (w->map) {
+        status = redact(w, text, n_bytes, replacement);
+    } else {
+        outbound *o = w->o;
+        void *texts = o->texts;
+        CALLA_TRY(
+            mem_grow(&texts, &o->texts_capacity, w->at + 1, sizeof *o->texts, "texts", w->err));
+        o->texts = texts;
+        o->texts[w->at] = (outbound_text){0};
+        o->n_texts = w->at + 1;
+        status = scan(w, key, text, n_bytes, false, &o->texts[w->at].findings);
+    }
+    w->at++;
+    return status;
+}
+
+/* One that must stay as it is. */
+static calla_status visit_fixed(walk *w, const char *key, const char *text, size_t n_bytes)
+{
+    return w->map ? CALLA_OK : scan(w, key, text, n_bytes, true, NULL);
+}
+
+/* ---- the walk ---- */
+
+/* What may stand in a value. */
+typedef enum kind_of_text {
+    WORDS, /* identifiers of the API's */
+    PROSE, /* text for the model */
+    FREE,  /* JSON of the user's own, keys included */
+} kind_of_text;
+
+static calla_status walk_value(walk *w, const char *key, json_t *value, kind_of_text kind,
+                               json_t **replacement);
+
+static kind_of_text kind_below(const char *key, kind_of_text above)
+{
+    static const struct {
+        const char *key;
+        kind_of_text kind;
+    } known[] = {{"content", PROSE}, {"text", PROSE},     {"description", PROSE}, {"stop", PROSE},
+                 {"refusal", PROSE}, {"arguments", FREE}, {"parameters", FREE},   {"schema", FREE}};
+    if (above == FREE) return FREE;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(known[i].key, key) == 0) return known[i].kind;
+    return WORDS;
+}
+
+static calla_status walk_number(walk *w, const char *key, const json_t *value, kind_of_text kind,
+                                json_t **replacement)
+{
+    strbuf text = {0};
+    calla_status status = CALLA_OK;
+    json_write_value(&text, value);
+    if (text.failed)
+        status = error_set(w->err, CALLA_ERR_MEMORY, "no memory for the check");
+    else if (text.n >= LONG_NUMBER && kind == FREE)
+        status = visit(w, key, text.data, text.n, replacement);
+    else if (text.n >= LONG_NUMBER)
+        status = visit_fixed(w, key, text.data, text.n);
+    strbuf_free(&text);
+    return status;
+}
+
+static calla_status walk_object(walk *w, json_t *object, kind_of_text above)
+{
+    for (void *i = json_object_iter(object); i; i = json_object_iter_next(object, i)) {
+        const char *key = json_object_iter_key(i);
+        size_t n_path = w->path.n;
+        json_t *replacement = NULL;
+        strbuf_printf(&w->path, "%s%.64s", n_path ? "." : "", key);
+        if (above == FREE) CALLA_TRY(visit_fixed(w, NULL, key, strlen(key)));
+        CALLA_TRY(
+            walk_value(w, key, json_object_iter_value(i), kind_below(key, above), &replacement));
+        if (replacement) json_object_iter_set_new(object, i, replacement);
+        w->path.n = n_path;
+        w->path.data[n_path] = '\0';
+    }
+    return CALLA_OK;
+}
+
+/* A value may be spread over the parts of a content. */
+static calla_status check_parts(walk *w, const json_t *parts)
+{
+    strbuf all = {0};
+    size_t ends[64], n_parts = json_array_size(parts);
+    finding_list found = {0};
+    calla_status status = CALLA_OK;
+    if (w->map || n_parts < 2 || !json_is_mapping(json_array_get(parts, 0))) return CALLA_OK;
+    for (size_t i = 0; i < n_parts; i++) {
+        const json_t *text = json_object_get(json_array_get(parts, i), "text");
+        strbuf_append(&all, json_string_value(text), json_string_length(text));
+        if (i < 64) ends[i] = all.n;
+    }
+    if (all.failed)
+        status = error_set(w->err, CALLA_ERR_MEMORY, "no memory for the check");
+    else
+        status = detect_scan(w->detector, all.data ? all.data : "", all.n, &found, w->err);
+    for (size_t i = 0; status == CALLA_OK && i < found.n; i++) {
+        const finding *f = &found.items[i];
+        bool crosses = f->end > ends[n_parts < 64 ? n_parts - 1 : 63];
+        for (size_t k = 0; k < n_parts && k < 64; k++)
+            crosses = crosses || (f->start < ends[k] && f->end > ends[k]);
+        const finding_list one = {(finding *)f, 1, 1};
+        if (crosses) status = take_findings(w, &one, all.data, 0, true, NULL);
+    }
+    finding_list_deinit(&found);
+    strbuf_free(&all);
+    return status;
+}
+
+static calla_status walk_array(walk *w, const char *key, json_t *array, kind_of_text kind)
+{
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        size_t n_path = w->path.n;
+        json_t *replacement = NULL;
+        strbuf_printf(&w->path, "[%zu]", i);
+        CALLA_TRY(walk_value(w, key, json_array_get(array, i), kind, &replacement));
+        if (replacement && json_array_set_new(array, i, replacement) != 0)
+            return error_set(w->err, CALLA_ERR_MEMORY, "no memory for the request");
+        w->path.n = n_path;
+        w->path.data[n_path] = '\0';
+    }
+    return kind == PROSE ? check_parts(w, array) : CALLA_OK;
+}
+
+static calla_status walk_value(walk *w, const char *key, json_t *value, kind_of_text kind,
+                               json_t **replacement)
+{
+    const char *text = json_string_value(value), *label = kind == FREE ? key : NULL;
+    if (json_is_mapping(value)) return walk_object(w, value, kind == PROSE ? WORDS : kind);
+    if (json_is_array(value)) return walk_array(w, key, value, kind);
+    if (json_is_number(value) || json_is_big_integer(value))
+        return walk_number(w, label, value, kind, replacement);
+    if (!text) return CALLA_OK;
+    if (kind == WORDS) return visit_fixed(w, NULL, text, json_string_length(value));
+    return visit(w, label, text, json_string_length(value), replacement);
+}
+
+static calla_status walk_all(walk *w)
+{
+    json_t *model = json_incref(json_object_get(w->o->request, "model"));
+    json_object_del(w->o->request, "model"); /* ours */
+    calla_status status = walk_object(w, w->o->request, WORDS);
+    json_object_set_new(w->o->request, "model", model);
+    if (status == CALLA_OK && w->path.failed)
+        status = error_set(w->err, CALLA_ERR_MEMORY, "no memory for the check");
+    strbuf_free(&w->path);
+    return status;
+}
+
+calla_status outbound_check(outbound *o, const detector *d, const policy *p,
+                            const policy_client *client, calla_error *err)
+{
+    walk w = {.o = o, .detector = d, .policy = p, .client = client, .err = err};
+    return walk_all(&w);
+}
+
+calla_status outbound_redact(outbound *o, redaction_map *map, calla_error *err)
+{
+    walk w = {.o = o, .map = map, .err = err};
+    return walk_all(&w);
+}
+
+/* ---- writing ---- */
+
+void outbound_canonical(const outbound *o, strbuf *out)
+{
+    json_write_value(out, o->request);
+}
+
+/* Arguments are texts on the wire. */
+static calla_status write_arguments(json_t *call, calla_error *err)
+{
+    json_t *function = json_object_get(call, "function");
+    const json_t *arguments = json_object_get(function, "arguments");
+    if (!json_is_mapping(arguments)) return CALLA_OK;
+    strbuf text = {0};
+    json_write_value(&text, arguments);
+    json_t *value = text.failed ? NULL : json_stringn(text.data, text.n);
+    strbuf_free(&text);
+    if (!value || json_object_set_new(function, "arguments", value) != 0)
+        return error_set(err, CALLA_ERR_MEMORY, "no memory for the request");
+    return CALLA_OK;
+}
+
+calla_status outbound_write(outbound *o, strbuf *out, calla_error *err)
+{
+    const json_t *messages = json_object_get(o->request, "messages");
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        const json_t *calls = json_object_get(json_array_get(messages, i), "tool_calls");
+        for (size_t k = 0; k < json_array_size(calls); k++)
+            CALLA_TRY(write_arguments(json_array_get(calls, k), err));
+    }
+    json_write_value(out, o->request);
+    return out->failed ? error_set(err, CALLA_ERR_MEMORY, "no memory for the request") : CALLA_OK;
+}
