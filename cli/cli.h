@@ -3,6 +3,7 @@
 #ifndef CALLA_CLI_H
 #define CALLA_CLI_H
 
+#include "hybrid/hybrid.h"
 #include "options.h"
 
 #include <calla/model.h>
@@ -20,6 +21,7 @@ int cmd_tokenize(int argc, char **argv);
 int cmd_quantize(int argc, char **argv);
 int cmd_synth(int argc, char **argv);
 int cmd_info(int argc, char **argv);
+int cmd_audit(int argc, char **argv);
 
 /* Called by main before a subcommand: its name for messages, and signal dispositions. */
 void cli_begin(const char *command);
@@ -86,6 +88,12 @@ enum { CLI_N_WRITING_OPTIONS = 2 };
 void cli_writing_options(cli_writing_args *args, cli_option options[CLI_N_WRITING_OPTIONS]);
 calla_write_options cli_writing_begin(const cli_writing_args *args,
                                       void (*progress)(void *user, int64_t done, int64_t total));
+
+/* The options of commands that may ask a cloud: --cloud-url, --cloud-model, --cloud-key-env,
+ * --cloud-ca, --policy, --audit. cli_cloud_check: -1 = they fit together, else the exit code. */
+enum { CLI_N_CLOUD_OPTIONS = 6 };
+void cli_cloud_options(hybrid_options *o, cli_option options[CLI_N_CLOUD_OPTIONS]);
+int cli_cloud_check(const hybrid_options *o);
 
 /* A flag that becomes true at the first SIGINT or SIGTERM; a second one ends the program. */
 const atomic_bool *cli_cancel_flag(void);

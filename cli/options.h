@@ -65,7 +65,7 @@ typedef struct cli_option_group {
     int n;
 } cli_option_group;
 
-enum { CLI_MAX_GROUPS = 4, CLI_MAX_OPTIONS = 64 };
+enum { CLI_MAX_GROUPS = 5, CLI_MAX_OPTIONS = 64 };
 
 typedef struct cli_syntax {
     const char *usage;                       /* the help's text above the options */

@@ -2,6 +2,7 @@
 #include "cli.h"
 #include "server/server.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -24,6 +25,7 @@ typedef struct serve_args {
     cli_engine_args engine;
     cli_sampling_args sampling;
     server_options options;
+    hybrid_options hybrid;
     names hosts, origins, aliases;
     const char *key_file, *port_file;
     char *key; /* read from the file or the environment */
@@ -54,7 +56,7 @@ static int parse_options(int argc, char **argv, serve_args *a)
         {0, "port", "N", cli_int32(&a->port, 0, 65535), "port, 0 = any that is free [8080]"},
         {0, "port-file", "FILE", cli_text(&a->port_file), "write the port there once it is open"},
         {0, "api-key-file", "FILE", cli_text(&a->key_file),
-         "requests must carry this key; or set CALLA_API_KEY"},
+         "requests must carry one of its keys, which stand one a line; or set CALLA_API_KEY"},
         {0, "insecure", NULL, cli_true(&o->insecure),
          "let other machines use the server without a key"},
         {0, "allow-host", "NAME", cli_other(take_name, &a->hosts),
@@ -93,12 +95,15 @@ static int parse_options(int argc, char **argv, serve_args *a)
         {0, "verbose", NULL, cli_true(&o->log_verbose), "log more"},
         {0, "quiet", NULL, cli_true(&a->quiet), "log nothing"},
     };
+    cli_option cloud[CLI_N_CLOUD_OPTIONS];
     cli_option sampling[CLI_N_SAMPLING_OPTIONS], engine[CLI_N_ENGINE_OPTIONS];
+    cli_cloud_options(&a->hybrid, cloud);
     cli_sampling_options(&a->sampling, sampling);
     cli_engine_options(&a->engine, engine);
     const cli_syntax syntax = {
         .usage = usage,
         .groups = {CLI_GROUP("network", network), CLI_GROUP("work", work),
+                   CLI_GROUP("a cloud beside the model (docs/hybrid.md)", cloud),
                    CLI_GROUP("sampling where a request does not say (else: the model's "
                              "generation_config.json)",
                              sampling),
@@ -106,7 +111,7 @@ static int parse_options(int argc, char **argv, serve_args *a)
     int code = cli_parse(argc, argv, &syntax, NULL, NULL);
     if (code >= 0) return code;
     if (!a->engine.model) return cli_usage_error("which model? -m DIR is missing");
-    return -1;
+    return cli_cloud_check(&a->hybrid);
 }
 
 /* What was parsed, in the server's terms. */
@@ -126,16 +131,17 @@ static void set_options(serve_args *a)
     o->origins = a->origins.list, o->n_origins = a->origins.n;
     o->aliases = a->aliases.list, o->n_aliases = a->aliases.n;
     o->log = a->quiet ? NULL : stderr;
+    o->hybrid = a->hybrid.url ? &a->hybrid : NULL;
 }
 
-/* The key: the file's first line, or the environment's. False after printing why. */
+/* The keys: the file's lines, or the environment's. False after printing why. */
 static bool read_key(serve_args *args)
 {
     const char *environment = getenv("CALLA_API_KEY");
     size_t n;
     if (args->key_file) {
         if (!cli_read_input(args->key_file, &args->key, &n)) return false;
-        args->key[strcspn(args->key, "\r\n")] = '\0';
+        for (char *p = args->key; (p = strchr(p, '\r'));) *p = '\n';
     } else if (environment) {
         args->key = strdup(environment);
     }
@@ -179,11 +185,31 @@ static bool write_port(const char *path, int32_t port)
     return false;
 }
 
-static void wait_for_signal(const server *s)
+static volatile sig_atomic_t reload_wanted;
+
+static void on_hangup(int signal)
+{
+    (void)signal;
+    reload_wanted = 1;
+}
+
+static void reload(server *s, const char *file)
+{
+    calla_error err;
+    reload_wanted = 0;
+    if (server_reload(s, &err) == CALLA_OK)
+        fprintf(stderr, "calla serve: %s has been read\n", file);
+    else
+        fprintf(stderr, "calla serve: the policy stays as it was: %s\n", err.message);
+}
+
+static void wait_for_signal(server *s, const char *file)
 {
     const struct timespec a_while = {.tv_nsec = 50000000};
-    while (!atomic_load(cli_cancel_flag()) && server_get_state(s) == SERVER_OK)
+    while (!atomic_load(cli_cancel_flag()) && server_get_state(s) == SERVER_OK) {
         nanosleep(&a_while, NULL);
+        if (reload_wanted) reload(s, file);
+    }
 }
 
 static int run(serve_args *args)
@@ -192,6 +218,7 @@ static int run(serve_args *args)
     calla_error err;
     bool ended = false;
     server_options *o = &args->options;
+    if (args->hybrid.policy) signal(SIGHUP, on_hangup);
     calla_status status = server_start(o, &s, &err);
     if (status != CALLA_OK) return cli_fail(&err);
     int code = write_port(args->port_file, server_port(s)) ? EXIT_OK : EXIT_FAILED;
@@ -205,7 +232,7 @@ static int run(serve_args *args)
         fprintf(stderr, "calla serve: listening on http://%s%s%s:%d/v1\n",
                 strchr(o->host, ':') ? "[" : "", o->host, strchr(o->host, ':') ? "]" : "",
                 server_port(s));
-        wait_for_signal(s);
+        wait_for_signal(s, args->hybrid.policy);
     }
     status = server_stop(s, (int64_t)args->grace_s * 1000, &err);
     if (status != CALLA_OK && code == EXIT_OK && !ended) code = cli_fail(&err);

@@ -94,8 +94,7 @@ calla_status hybrid_exchange_begin(hybrid *h, hybrid_plan *plan, hybrid_exchange
                             &plan->policy->limits, &x->call, err);
     if (status != CALLA_OK) {
         upstream_status none = {0};
-        snprintf(none.message, sizeof none.message, "%.255s",
-                 err->message);
+        snprintf(none.message, sizeof none.message, "%.255s", err->message);
         note_outcome(x, "not_sent", &none);
         free_exchange(x);
         return status;
@@ -127,7 +126,8 @@ static void fail(hybrid_exchange *x, int status, const char *code, const char *m
     x->end.state = HYBRID_FAILED;
     x->end.status = status;
     x->end.code = code;
-    snprintf(x->end.message, sizeof x->end.message, "%.*s", (int)sizeof x->end.message - 1, message);
+    snprintf(x->end.message, sizeof x->end.message, "%.*s", (int)sizeof x->end.message - 1,
+             message);
 }
 
 /* The cloud's own words, if they are of the API's shape and do not repeat the key. */

@@ -77,25 +77,42 @@ bool access_check_origin(const access_rules *rules, const char *origin, const ch
 }
 
 /* Takes as long whatever is compared: as long as what was sent is. */
-static bool same_key(const char *key, const char *sent)
+static bool same_key(const char *key, size_t n_key, const char *sent)
 {
-    size_t n_key = strlen(key), n = strlen(sent);
+    size_t n = strlen(sent);
     volatile unsigned char difference = n != n_key;
-    for (size_t i = 0; i < n; i++)
-        difference |= (unsigned char)(sent[i] ^ key[n_key ? i % n_key : 0]);
+    for (size_t i = 0; i < n; i++) difference |= (unsigned char)(sent[i] ^ key[i % n_key]);
     return difference == 0;
+}
+
+/* Whether the key is one of those, which stand on lines of their own. */
+static bool is_known(const char *keys, const char *sent)
+{
+    bool known = false;
+    while (*keys) {
+        size_t n = strcspn(keys, "\n");
+        if (n > 0 && same_key(keys, n, sent)) known = true;
+        keys += n + (keys[n] == '\n');
+    }
+    return known;
+}
+
+const char *access_accepted_key(const access_rules *rules, const char *authorization,
+                                const char *api_key)
+{
+    static const char scheme[] = "Bearer ";
+    if (authorization && strncasecmp(authorization, scheme, sizeof scheme - 1) == 0) {
+        const char *sent = authorization + sizeof scheme - 1;
+        sent += strspn(sent, " ");
+        if (!rules->keys || is_known(rules->keys, sent)) return sent;
+    }
+    return api_key && (!rules->keys || is_known(rules->keys, api_key)) ? api_key : NULL;
 }
 
 bool access_check_key(const access_rules *rules, const char *authorization, const char *api_key,
                       api_error *e)
 {
-    static const char scheme[] = "Bearer ";
-    if (!rules->key) return true;
-    if (authorization && strncasecmp(authorization, scheme, sizeof scheme - 1) == 0) {
-        const char *sent = authorization + sizeof scheme - 1;
-        if (same_key(rules->key, sent + strspn(sent, " "))) return true;
-    }
-    if (api_key && same_key(rules->key, api_key)) return true;
+    if (!rules->keys || access_accepted_key(rules, authorization, api_key)) return true;
     return api_fail(e, 401, NULL, "invalid_api_key",
                     authorization || api_key
                         ? "Incorrect API key provided."

@@ -10,7 +10,7 @@
 #include "server/api_error.h"
 
 typedef struct access_rules {
-    const char *key;          /* NULL = none */
+    const char *keys;         /* one a line; NULL = none is asked for */
     const char *const *hosts; /* [n_hosts] names besides loopback and addresses */
     int32_t n_hosts;
     const char *const *origins; /* [n_origins] "https://example.org", or "*" */
@@ -24,6 +24,10 @@ bool access_check_origin(const access_rules *rules, const char *origin, const ch
 /* authorization: "Bearer KEY"; api_key: the header x-api-key. */
 bool access_check_key(const access_rules *rules, const char *authorization, const char *api_key,
                       api_error *e);
+/* The key that was sent, in either header, and is one of the rules' (without rules: any); NULL =
+ * there is none. */
+const char *access_accepted_key(const access_rules *rules, const char *authorization,
+                                const char *api_key);
 /* Whether pages of this origin may read answers (CORS). */
 bool access_origin_is_configured(const access_rules *rules, const char *origin);
 

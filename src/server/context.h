@@ -2,6 +2,7 @@
 #ifndef CALLA_SERVER_CONTEXT_H
 #define CALLA_SERVER_CONTEXT_H
 
+#include "hybrid/hybrid.h"
 #include "server/access.h"
 #include "server/connections.h"
 #include "server/prepare.h"
@@ -19,6 +20,7 @@ struct server {
     metrics metrics;
     replay *replay;
     scheduler *scheduler;
+    hybrid *hybrid; /* the cloud beside the model, or NULL */
     connections *connections;
     struct MHD_Daemon *daemon;
     int listen_fd;

@@ -1,6 +1,7 @@
 /* What the server answers to. A new endpoint is a function here and a line in the table. */
 #include "server/http.h"
 
+#include "server/cloud.h"
 #include "server/ids.h"
 
 #include <string.h>
@@ -17,6 +18,7 @@ static bool generate(http_request *r, const reply_format *format, read_fn *read,
     job *j = job_create(&err);
     if (!j) return api_fail_status(e, &err);
     j->request.body = json_incref(r->json);
+    j->request.note = r->note;
     id_make(format->id_prefix, j->id, sizeof j->id);
     bool ok = read(r->json, &s->defaults, &j->request, e);
     if (ok && j->request.chat) ok = prepare_chat(j, &s->defaults, s->replay, e);
@@ -40,6 +42,8 @@ static bool generate(http_request *r, const reply_format *format, read_fn *read,
 
 static bool chat_completions(http_request *r, api_error *e)
 {
+    cloud_result result = cloud_is_meant(r) ? cloud_answer_chat(r, e) : CLOUD_LOCAL;
+    if (result != CLOUD_LOCAL) return result == CLOUD_ANSWERED;
     return generate(r, &reply_chat, wire_read_chat, e);
 }
 
@@ -60,6 +64,15 @@ static void put_model(const server *s, strbuf *out, const char *name)
                   (long long)s->start_time, s->info.n_ctx);
 }
 
+/* How long a prompt the cloud takes is not known here. */
+static void put_cloud_model(const server *s, strbuf *out, const char *name)
+{
+    strbuf_printf(out,
+                  "{\"id\": \"%s\", \"object\": \"model\", \"created\": %lld, \"owned_by\": "
+                  "\"calla\"}",
+                  name, (long long)s->start_time);
+}
+
 static bool models(http_request *r, api_error *e)
 {
     const server *s = r->server;
@@ -70,6 +83,8 @@ static bool models(http_request *r, api_error *e)
         name++;
         for (int32_t i = 0; i < s->defaults.n_models && out.n == 0; i++)
             if (strcmp(s->models[i], name) == 0) put_model(s, &out, name);
+        for (int i = 0; s->hybrid && cloud_models[i] && out.n == 0; i++)
+            if (strcmp(cloud_models[i], name) == 0) put_cloud_model(s, &out, name);
         if (out.n == 0)
             return api_fail(e, 404, "model", "model_not_found", "The model '%s' does not exist",
                             name);
@@ -78,6 +93,10 @@ static bool models(http_request *r, api_error *e)
         for (int32_t i = 0; i < s->defaults.n_models; i++) {
             if (i > 0) strbuf_puts(&out, ", ");
             put_model(s, &out, s->models[i]);
+        }
+        for (int i = 0; s->hybrid && cloud_models[i]; i++) {
+            strbuf_puts(&out, ", ");
+            put_cloud_model(s, &out, cloud_models[i]);
         }
         strbuf_puts(&out, "]}");
     }
@@ -221,6 +240,7 @@ static bool metrics_text(http_request *r, api_error *e)
     (void)e;
     bool ready = server_get_state(r->server) == SERVER_OK;
     metrics_write(&r->server->metrics, ready ? r->server->info.memory.total_bytes : 0, &out);
+    if (r->server->hybrid) cloud_write_metrics(r->server, &out);
     http_respond_text(r, 200, "text/plain; version=0.0.4; charset=utf-8", &out);
     return true;
 }

@@ -1,6 +1,7 @@
 #include "server/http.h"
 
 #include "base/clock.h"
+#include "server/cloud.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -37,6 +38,7 @@ static void send_response(http_request *r, int status, struct MHD_Response *resp
         r->result = MHD_NO;
     } else {
         add_cors(r, response);
+        if (r->route) add_header(response, "X-Calla-Route", r->route);
         r->result = MHD_queue_response(r->connection, (unsigned)status, response);
         MHD_destroy_response(response);
     }
@@ -95,6 +97,11 @@ static int socket_of(struct MHD_Connection *connection)
     return info ? info->connect_fd : -1;
 }
 
+int http_socket(const http_request *r)
+{
+    return socket_of(r->connection);
+}
+
 /* More of a streamed answer. Blocks its connection's thread: nothing else is to be done there. */
 static ssize_t read_stream(void *user, uint64_t position, char *buffer, size_t n_most)
 {
@@ -106,7 +113,7 @@ static ssize_t read_stream(void *user, uint64_t position, char *buffer, size_t n
         strbuf_clear(&a->out);
         a->n_sent = 0;
         if (a->closed) return MHD_CONTENT_READER_END_OF_STREAM;
-        reply_wait what = reply_run(a, socket_of(r->connection), a->last_write_ns + silence_ns);
+        reply_wait what = reply_run(a, http_socket(r), a->last_write_ns + silence_ns);
         if (what == REPLY_GONE) return MHD_CONTENT_READER_END_WITH_ERROR;
         if (what == REPLY_TIMEOUT && clock_ns() >= a->last_write_ns + silence_ns)
             reply_keep_alive(a);
@@ -120,10 +127,16 @@ static ssize_t read_stream(void *user, uint64_t position, char *buffer, size_t n
     return (ssize_t)n;
 }
 
-static void respond_stream(http_request *r)
+void http_respond_nothing(http_request *r)
+{
+    r->result = MHD_NO;
+    r->responded = true;
+}
+
+void http_respond_stream(http_request *r, MHD_ContentReaderCallback read)
 {
     struct MHD_Response *response =
-        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, HEADER_BYTES / 4, read_stream, r, NULL);
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, HEADER_BYTES / 4, read, r, NULL);
     if (response) {
         add_header(response, "Content-Type", "text/event-stream");
         add_header(response, "Cache-Control", "no-cache");
@@ -136,13 +149,12 @@ void http_respond_reply(http_request *r)
 {
     reply *a = r->reply;
     if (a->job->request.stream) {
-        respond_stream(r);
+        http_respond_stream(r, read_stream);
         return;
     }
     while (!a->closed) {
-        if (reply_run(a, socket_of(r->connection), INT64_MAX) != REPLY_GONE) continue;
-        r->result = MHD_NO; /* nobody to answer */
-        r->responded = true;
+        if (reply_run(a, http_socket(r), INT64_MAX) != REPLY_GONE) continue;
+        http_respond_nothing(r);
         return;
     }
     if (!a->error_status) {
@@ -340,6 +352,7 @@ static void log_request(const http_request *r)
         json_object_update(fields, more);
         json_decref(more);
     }
+    if (fields && r->route) json_object_set_new(fields, "route", json_string(r->route));
     bool quiet = r->status == 200 && r->endpoint && r->endpoint->is_open;
     if (quiet && !r->server->log.verbose)
         json_decref(fields);
@@ -360,10 +373,15 @@ static void on_completed(void *user, struct MHD_Connection *connection, void **s
         while (!r->reply->closed) reply_run(r->reply, -1, INT64_MAX);
         histogram_add(&m->duration, clock_ns() - r->start_ns);
     }
+    if (r->cloud) { /* the audit is complete before the log line is */
+        cloud_answer_free(r->cloud);
+        if (!r->reply) histogram_add(&m->duration, clock_ns() - r->start_ns);
+    }
     if (r->status >= 200 && r->status < 600) metrics_add(&m->requests[r->status / 100], 1);
     log_request(r);
     count_request(r->server, -1);
     reply_free(r->reply);
+    free(r->note);
     json_decref(r->json);
     atomic_fetch_sub(&m->gauges.request_bytes, r->n_reserved);
     strbuf_free(&r->body);

@@ -7,6 +7,7 @@
 #include "server/reply.h"
 
 typedef struct http_request http_request;
+typedef struct cloud_answer cloud_answer;
 
 /* False with *e set: answered with that. Otherwise it has called one http_respond_*. */
 typedef bool endpoint_fn(http_request *r, api_error *e);
@@ -35,6 +36,9 @@ struct http_request {
     bool unread;        /* an error is answered without reading the body, and ends the connection */
     int status;         /* sent; 0 = none */
     reply *reply;       /* if the engine has to do with it */
+    cloud_answer *cloud; /* if the cloud has, see cloud.h */
+    const char *route;   /* for the header X-Calla-Route, static; or NULL */
+    char *note;          /* JSON: what the answer says under "calla"; or NULL */
     bool responded;
     enum MHD_Result result; /* of queueing the response */
 };
@@ -50,6 +54,12 @@ void http_respond_text(http_request *r, int status, const char *content_type, st
 void http_respond_json(http_request *r, int status, strbuf *text);
 /* Hands r->reply's answer over, streamed or whole, waiting for the latter. */
 void http_respond_reply(http_request *r);
+/* A stream of events that `read` gives; it gets r. */
+void http_respond_stream(http_request *r, MHD_ContentReaderCallback read);
+/* The client has gone. */
+void http_respond_nothing(http_request *r);
+/* The client's socket. */
+int http_socket(const http_request *r);
 
 /* Memory that all requests may take together. */
 int64_t http_budget(const server_options *o);

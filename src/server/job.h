@@ -43,6 +43,7 @@ typedef struct job_request {
     const char *stops[JOB_MAX_STOPS]; /* [n_stops] */
     int32_t n_stops;
     const char *user; /* for fairness, or NULL */
+    const char *note; /* JSON that the answer has under "calla", or NULL; borrowed */
     /* Text completions. */
     const json_t *prompt; /* as it was sent */
     bool echo;            /* the prompt comes first in the answer */

@@ -143,6 +143,9 @@ static void put_head(reply *r, const char *object)
                   "{\"id\": \"%s\", \"object\": \"%s\", \"created\": %lld, \"model\": ", r->job->id,
                   object, (long long)r->created);
     json_write_string(&r->out, r->model, strlen(r->model));
+    if (r->job->request.note && !r->noted)
+        strbuf_printf(&r->out, ", \"calla\": %s", r->job->request.note);
+    r->noted = true;
     strbuf_printf(&r->out, ", \"system_fingerprint\": \"calla-%s\", %s\"choices\": [",
                   calla_version(), r->format->head);
 }
@@ -296,15 +299,22 @@ static int wait_ms(int64_t until_ns)
     return ns <= 0 ? 0 : ns > 60000000000 ? 60000 : (int)((ns + 999999) / 1000000);
 }
 
-reply_wait reply_run(reply *r, int socket, int64_t until_ns)
+reply_wait reply_wait_for(int fd, int socket, int64_t until_ns)
 {
-    struct pollfd fds[2] = {{.fd = r->job->out.wake_fd, .events = POLLIN},
+    struct pollfd fds[2] = {{.fd = fd, .events = POLLIN},
                             {.fd = socket, .events = POLLRDHUP}}; /* -1 is passed over */
-    if (r->closed) return REPLY_READY;
     int n = poll(fds, 2, wait_ms(until_ns));
     if (n < 0 && errno != EINTR) return REPLY_GONE;
     if (n <= 0) return REPLY_TIMEOUT;
     if (fds[1].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) return REPLY_GONE;
+    return REPLY_READY;
+}
+
+reply_wait reply_run(reply *r, int socket, int64_t until_ns)
+{
+    if (r->closed) return REPLY_READY;
+    reply_wait what = reply_wait_for(r->job->out.wake_fd, socket, until_ns);
+    if (what != REPLY_READY) return what;
     if (!outbox_take(&r->job->out, &r->batch, &r->closed)) fail(r, no_memory);
     take_events(r);
     size_t n_bytes = n_held(r);

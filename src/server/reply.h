@@ -53,10 +53,14 @@ struct reply {
     int error_status; /* not 0: the job failed so */
     char error[512];
     bool closed; /* the engine is done with the job, and out has everything */
+    bool noted;  /* job->request.note has been said */
     int64_t last_write_ns;
 };
 
 typedef enum reply_wait { REPLY_READY, REPLY_TIMEOUT, REPLY_GONE } reply_wait;
+/* Waits until `fd` is readable, until `until_ns` (clock_ns()), or until the peer of `socket` (-1 =
+ * none) has gone. */
+reply_wait reply_wait_for(int fd, int socket, int64_t until_ns);
 
 /* Takes over the job, which has been submitted. max_bytes: of an answer that is not streamed,
  * beyond which it becomes an error. NULL: no memory. */

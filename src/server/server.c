@@ -1,7 +1,7 @@
 #include "server/context.h"
 
 #include "base/clock.h"
-#include "server/http.h"
+#include "server/cloud.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -44,7 +44,8 @@ static calla_status check_options(const server_options *o, calla_error *err)
     if (o->n_parallel < 1 || o->n_parallel > 8)
         return error_set(err, CALLA_ERR_INPUT, "%d answers at once, 1 to 8 are possible",
                          o->n_parallel);
-    if (o->api_key && !*o->api_key) return error_set(err, CALLA_ERR_INPUT, "the API key is empty");
+    if (o->api_key && !o->api_key[strspn(o->api_key, "\n")])
+        return error_set(err, CALLA_ERR_INPUT, "the API key is empty");
     if (!access_is_loopback(o->host) && !o->api_key && !o->insecure)
         return error_set(err, CALLA_ERR_INPUT,
                          "listening on %s, which other machines can reach, needs an API key "
@@ -165,10 +166,30 @@ static void *run_engine(void *user)
 
 /* ---- the server ---- */
 
+/* The cloud's names must be its own. */
+static calla_status open_hybrid(server *s, calla_error *err)
+{
+    if (!s->options.hybrid) return CALLA_OK;
+    for (int i = 0; cloud_models[i]; i++)
+        for (int32_t k = 0; k <= s->options.n_aliases; k++)
+            if (strcmp(s->models[k], cloud_models[i]) == 0)
+                return error_set(err, CALLA_ERR_INPUT,
+                                 "the model is called '%s', which names a route to the cloud; "
+                                 "rename its directory or drop the alias",
+                                 cloud_models[i]);
+    return hybrid_open(s->options.hybrid, &s->hybrid, err);
+}
+
+calla_status server_reload(server *s, calla_error *err)
+{
+    return s->hybrid ? hybrid_reload(s->hybrid, err) : CALLA_OK;
+}
+
 static calla_status create_parts(server *s, calla_error *err)
 {
     const server_options *o = &s->options;
     CALLA_TRY(set_models(s, err));
+    CALLA_TRY(open_hybrid(s, err));
     CALLA_TRY(replay_create(REPLAY_BYTES, &s->replay, err));
     scheduler_config config = {.n_parallel = o->n_parallel,
                                .n_queue = o->n_queue,
@@ -269,9 +290,11 @@ calla_status server_stop(server *s, int64_t grace_ms, calla_error *err)
     int fd = MHD_quiesce_daemon(s->daemon);
     if (fd >= 0) close(fd);
     if (server_get_state(s) != SERVER_FAILED) set_state(s, SERVER_STOPPED, NULL);
-    scheduler_stop(s->scheduler, clock_ns() + grace_ms * 1000000);
+    int64_t deadline_ns = clock_ns() + grace_ms * 1000000;
+    scheduler_stop(s->scheduler, deadline_ns);
     if (s->engine_thread_runs) pthread_join(s->engine_thread, NULL);
     s->engine_thread_runs = false;
+    if (s->hybrid) hybrid_stop(s->hybrid, deadline_ns);
     wait_for_readers(s);
     bool failed = server_get_state(s) == SERVER_FAILED;
     if (failed && err) *err = s->error;
@@ -285,6 +308,7 @@ void server_free(server *s)
     if (s->listen_fd >= 0) close(s->listen_fd);
     connections_free(s->connections);
     scheduler_free(s->scheduler);
+    hybrid_close(s->hybrid);
     replay_free(s->replay);
     calla_tokenizer_close(s->tokenizer);
     pthread_cond_destroy(&s->changed);

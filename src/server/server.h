@@ -7,7 +7,7 @@
 #ifndef CALLA_SERVER_SERVER_H
 #define CALLA_SERVER_SERVER_H
 
-#include "base/error.h"
+#include "hybrid/hybrid.h"
 
 #include <stdio.h>
 
@@ -21,7 +21,7 @@ typedef struct server_options {
         engine;               /* n_sessions, tokenizer and keep_decoded are the server's to set */
     const char *host;         /* address to listen on ["127.0.0.1"] */
     int32_t port;             /* [8080]; -1 = any that is free */
-    const char *api_key;      /* [none: everybody on this machine may use it] */
+    const char *api_key;      /* or several, one a line [none: all on this machine may use it] */
     bool insecure;            /* listen beyond this machine without a key */
     const char *const *hosts; /* [n_hosts] further names the server answers to */
     int32_t n_hosts;
@@ -42,7 +42,8 @@ typedef struct server_options {
     int32_t thinking_budget;  /* of such requests, in tokens [no limit] */
     bool strict_cache;        /* answers are prefilled again before they are continued */
     bool keep_billing_line;   /* see wire_chat.c */
-    FILE *log;                /* [nowhere] */
+    const hybrid_options *hybrid; /* a cloud beside the model, docs/hybrid.md [none] */
+    FILE *log;                    /* [nowhere] */
     bool log_json, log_verbose;
 } server_options;
 
@@ -56,6 +57,8 @@ typedef enum server_state {
 /* Checks the options, listens, and begins to open the model; requests get a 503 until that is done.
  */
 calla_status server_start(const server_options *options, server **s, calla_error *err);
+/* Reads the policy of options.hybrid anew; on an error the old one stays. */
+calla_status server_reload(server *s, calla_error *err);
 /* The port it listens on. */
 int32_t server_port(const server *s);
 server_state server_get_state(const server *s);

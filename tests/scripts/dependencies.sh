@@ -24,7 +24,7 @@ check src/cpu 'base/|model/|engine/backend\.h|cpu/'
 check src/cuda 'base/|model/|engine/backend\.h|cuda/'
 check src/server 'base/|model/|engine/|server/|hybrid/'
 check src/hybrid 'base/|hybrid/'
-check cli '[a-z_]+\.h|server/'
+check cli '[a-z_]+\.h|server/|hybrid/'
 # Public headers include public headers only.
 check include 'calla/'
 if grep -rnE '#include <calla/calla.h>' src/base | grep -v 'error.h\|version.c'; then

@@ -59,7 +59,7 @@ static void origins_are_this_server_or_configured(void **state)
 static void keys_are_compared_whole(void **state)
 {
     (void)state;
-    access_rules rules = {.key = "secret"};
+    access_rules rules = {.keys = "secret\nother"};
     api_error e;
     assert_true(access_check_key(&open_rules, NULL, NULL, &e));
     assert_true(access_check_key(&rules, "Bearer secret", NULL, &e));
