@@ -120,13 +120,13 @@ static void print_entry(audit_args *a, const json_t *entry)
         return;
     }
     put_findings(entry, findings, sizeof findings);
-    int n = snprintf(line, sizeof line, "%6lld  %s  %-9s %-10s %10lld  %s%s%s%s\n",
-                     (long long)json_integer_value(json_object_get(entry, "number")),
-                     text_of(entry, "time", ""), text_of(entry, "result", ""),
-                     text_of(entry, "action", ""),
-                     (long long)json_integer_value(json_object_get(entry, "bytes_sent")),
-                     text_of(entry, "destination", ""), *findings ? "  " : "", findings,
-                     json_object_get(entry, "consent") ? "  (agreed to)" : "");
+    int n = snprintf(
+        line, sizeof line, "%6lld  %s  %-9s %-10s %10lld  %s%s%s%s\n",
+        (long long)json_integer_value(json_object_get(entry, "number")), text_of(entry, "time", ""),
+        text_of(entry, "result", ""), text_of(entry, "action", ""),
+        (long long)json_integer_value(json_object_get(entry, "bytes_sent")),
+        json_object_get(entry, "route") ? "-" : text_of(entry, "destination", ""),
+        *findings ? "  " : "", findings, json_object_get(entry, "consent") ? "  (agreed to)" : "");
     if (!a->any) {
         static const char head[] = "number  time                  result    action           "
                                    "bytes  destination, findings\n";
