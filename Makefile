@@ -18,7 +18,7 @@ DESTDIR ?=
 # Tests run side by side, one per processor.
 JOBS    ?= $(shell nproc)
 
-.PHONY: all demo test soak install format check-format clean deps build sysroot-aarch64
+.PHONY: all demo test soak detect install format check-format clean deps build sysroot-aarch64
 
 all: build
 
@@ -52,6 +52,11 @@ soak: build
 # What cross-compiling for 64-bit Arm links with (preset aarch64): the same libraries, unpacked.
 sysroot-aarch64:
 	@tools/make-sysroot.sh arm64 build-sysroot-aarch64 $(filter lib%,$(PACKAGES))
+
+# What the check for sensitive content finds on the labelled corpus, and how fast it is.
+detect: build
+	@$(BUILD)/tests/test_corpus
+	@$(BUILD)/tests/bench_detect
 
 install: build
 	DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(PREFIX)"

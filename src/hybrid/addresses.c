@@ -97,10 +97,8 @@ static size_t postcode_end(const scan *s, size_t i, bool *town, bool *alone)
     }
     if (w->n == 2 && dashed && next->n == 3) return next->start + next->n;
     if (w->n == 4 && dashed && next->n == 3) return next->start + next->n;
-    if (w->n == 3 && next && next->n == 3 && next->gap == ' ' && word_is_number(next))
-        return next->start + next->n; /* "110 00 Praha" has two, "560 001" three */
-    if (w->n == 3 && next && next->n == 2 && next->gap == ' ' && word_is_number(next))
-        return next->start + next->n;
+    if (w->n == 3 && !w->gap && next && next->n == 2 && next->gap == ' ' && word_is_number(next))
+        return next->start + next->n; /* "110 00 Praha" */
     if (w->n == 4) {
         bool letters =
             char_at(s, end) == ' ' && are_letters(s, end + 1, 2) && !is_alnum(char_at(s, end + 3));
@@ -284,11 +282,20 @@ static size_t house_before(const scan *s, size_t at)
 
 /* "Calle de Alcala, n. 45, 3 B": the end of the first house's number after the name; 0 if there is
  * none on the line. */
-static size_t house_after(const scan *s, size_t at)
+static size_t house_after(const scan *s, size_t at, size_t most_small)
 {
+    size_t small = 0; /* letters of the present word, if it is a small one */
     for (size_t i = at; i < s->n && i - at < MAX_NAME; i++) {
         char c = s->text[i];
         if (c == '\n' || c == ';' || c == ':' || c == '"') return 0;
+        /* Words of a name are capital, but for "de la" and the like. */
+        if (is_lower(c) && !is_name_byte(char_before(s, i)))
+            small = 1;
+        else if (small && is_name_byte(c))
+            small++;
+        else
+            small = 0;
+        if (small > most_small) return 0;
         if (!is_digit(c) || is_alnum(char_before(s, i))) continue;
         size_t end = house_end(s, i);
         /* "rue du 8 mai 1945", "3 Maja 12": a number in the name is followed by its word. */
@@ -323,8 +330,8 @@ static void try_first(scan *s, const cue *c)
         report(s, house, end, is_capital(s->text[after]) || is_lower(s->text[c->start]));
         return;
     }
-    size_t end = house_after(s, after);
     bool weak = cue_rows[c->row].weak;
+    size_t end = house_after(s, after, weak ? 3 : 5);
     if (!end) return;
     /* A name begins with a capital, after "de la" and the like. */
     size_t name = after;

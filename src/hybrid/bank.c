@@ -60,8 +60,8 @@ static void find_ibans(scan *s)
         if (w->n >= 4 && is_letter(s->text[start]) && is_letter(s->text[start + 1]) &&
             is_digit(s->text[start + 2]) && is_digit(s->text[start + 3])) {
         } else if (w->n >= 2 && is_digit(s->text[start]) && is_digit(s->text[start + 1]) &&
-                   start >= 3 && s->text[start - 1] == ' ' && is_letter(s->text[start - 2]) &&
-                   is_letter(s->text[start - 3]) && !(start > 3 && is_alnum(s->text[start - 4]))) {
+                   start >= 3 && s->text[start - 1] == ' ' && is_upper(s->text[start - 2]) &&
+                   is_upper(s->text[start - 3]) && !(start > 3 && is_alnum(s->text[start - 4]))) {
             start -= 3;
         } else {
             continue;
@@ -187,9 +187,9 @@ static size_t currency_before(const scan *s, size_t at)
 
 static size_t currency_after(const scan *s, size_t at)
 {
-    static const char *const currencies[] = {"\xe2\x82\xac", "EUR", "euro", "USD", "dollars", "$",
-                                             "GBP",          "CHF", "PLN",  "zl",  "reais",   "BRL",
-                                             "\xc2\xa3",     "INR"};
+    static const char *const currencies[] = {"\xe2\x82\xac", "euros", "euro", "EUR",      "USD",
+                                             "dollars",      "$",     "GBP",  "CHF",      "PLN",
+                                             "zl",           "reais", "BRL",  "\xc2\xa3", "INR"};
     size_t from = char_at(s, at) == ' ' ? at + 1 : at;
     for (size_t i = 0; i < sizeof currencies / sizeof *currencies; i++) {
         size_t n = strlen(currencies[i]);

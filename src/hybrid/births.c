@@ -161,17 +161,17 @@ void find_births(scan *s)
         const cue *c = &s->cues[CUE_BIRTH].items[k];
         while (i < s->n_words && s->words[i].start < c->end) i++;
         size_t start, end = 0;
-        /* After the words, past a place ("born in Paris on"); a few numbers may stand between. */
+        /* Right before the words ("12.03.1980 geboren"), or after them, past a place ("born in
+         * Paris on"); a few numbers may stand between. */
+        for (size_t back = 1; !end && back <= 3 && back <= i; back++) {
+            if (c->start < s->words[i - back].start || c->start - s->words[i - back].start > REACH)
+                break;
+            end = read_date(s, i - back, &start);
+            if (end > c->start || c->start - end > 2) end = 0;
+        }
         for (size_t j = i;
              !end && j < s->n_words && j < i + 3 && s->words[j].start - c->end <= REACH; j++)
             end = read_date(s, j, &start);
-        /* Or before: "12.03.1980 geboren". */
-        for (size_t back = 1; !end && back <= 3 && back <= i; back++) {
-            const word *w = &s->words[i - back];
-            if (c->start < w->start || c->start - w->start > REACH) break;
-            end = read_date(s, i - back, &start);
-            if (end > c->start || (end && c->start - end > 6)) end = 0;
-        }
         if (end) scan_add(s, DETECT_DATE_OF_BIRTH, "date_of_birth", start, end, 0.95);
     }
 }

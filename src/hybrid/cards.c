@@ -97,8 +97,10 @@ static void report(scan *s, const word *first, const word *last, const char *kin
     size_t end = last->start + last->n;
     bool named = scan_cue_before(s, CUE_CARD, first->start, 60, NULL);
     bool other = scan_cue_before(s, CUE_NUMBER, first->start, 24, NULL);
-    /* Twelve to nineteen digits of nearly any beginning: only where somebody speaks of cards. */
-    if (!named && strcmp(kind, "maestro") == 0) return;
+    /* Maestro's have twelve to nineteen digits of many beginnings, and thirteen digits are an old
+     * Visa's or any article's number (EAN): only where somebody speaks of cards. */
+    if (!named && (strcmp(kind, "maestro") == 0 || last->start + last->n - first->start == 13))
+        return;
     scan_add(s, DETECT_PAYMENT_CARD, kind, first->start, end,
              named     ? 0.99
              : other   ? 0.9

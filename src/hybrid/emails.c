@@ -54,6 +54,15 @@ static size_t local_start(const scan *s, size_t at)
     return start;
 }
 
+/* "scheme://user:" before it: then the local part is a password. */
+static bool is_in_url(const scan *s, size_t start)
+{
+    if (char_before(s, start) != ':') return false;
+    size_t i = start - 1, least = start > MAX_LOCAL ? start - MAX_LOCAL : 0;
+    while (i > least && (is_local(s->text[i - 1])) && s->text[i - 1] != '/') i--;
+    return i >= 3 && memcmp(s->text + i - 3, "://", 3) == 0;
+}
+
 void find_emails(scan *s)
 {
     for (size_t i = 0; i < s->n; i++) {
@@ -68,6 +77,7 @@ void find_emails(scan *s)
             continue;
         /* //user:password@host is another matter (secrets.c), as is //user@host. */
         if (start >= 3 && memcmp(s->text + start - 3, "://", 3) == 0) continue;
+        if (is_in_url(s, start)) continue;
         scan_add(s, DETECT_EMAIL, "email", start, end, 0.95);
     }
 }

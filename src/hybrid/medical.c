@@ -84,7 +84,9 @@ static void find_numbers(scan *s, cue_class class_, detect_category category, co
     size_t hint = 0;
     for (size_t i = 0; i < s->cues[class_].n; i++) {
         const word *w = named_word(s, &s->cues[class_].items[i], 28, &hint);
-        if (!w || (w->has & WORD_LOWER)) continue;
+        if (!w || (w->has & WORD_LOWER) ||
+            scan_cue_between(s, CUE_NUMBER, s->cues[class_].items[i].end, w->start))
+            continue;
         size_t start = w->start, end = w->start + w->n, n = w->n;
         /* "MRN-00123456", "ABC 123 456 789". */
         if (start >= 2 && s->text[start - 1] == '-' && is_upper(s->text[start - 2]))

@@ -44,6 +44,21 @@ static bool is_whole(const scan *s, size_t start, size_t end)
     return !(strchr("-./,", before) && start >= 2 && is_digit(s->text[start - 2]));
 }
 
+/* "1234 5678 9012 3456" has "1234 5678 9012" in it: a group as long as the one beside it. */
+static bool is_piece(const scan *s, size_t start, size_t end)
+{
+    size_t first = start, last = end;
+    while (is_digit(char_at(s, first))) first++;
+    while (last > start && is_digit(s->text[last - 1])) last--;
+    if (first >= end || s->text[first] != ' ') return false;
+    size_t before = start, after = end + 1;
+    if (char_before(s, start) == ' ')
+        for (before--; before > 0 && is_digit(s->text[before - 1]);) before--;
+    while (is_digit(char_at(s, after))) after++;
+    return (before < start && start - 1 - before == first - start) ||
+           (char_at(s, end) == ' ' && after > end + 1 && after - end - 1 == end - last);
+}
+
 static bool is_near(const scan *s, cue_class class_, size_t start, size_t end)
 {
     return scan_cue_before(s, class_, start, NEAR_BEFORE, NULL) ||
@@ -54,7 +69,7 @@ static void try_form(scan *s, const id_form *form, size_t start)
 {
     char id[ID_MAX_CHARACTERS + 1];
     size_t end = read_shape(s, start, form->shape, id);
-    if (!end || !is_whole(s, start, end) || !form->check(id)) return;
+    if (!end || !is_whole(s, start, end) || !form->check(id) || is_piece(s, start, end)) return;
     bool near = is_near(s, form->cue, start, end);
     double confidence = near ? 0.99 : 0.9;
     if (form->need == ID_NEEDS_NEAR && !near) return;
@@ -128,7 +143,8 @@ static void find_named(scan *s, cue_class class_, detect_category category, cons
     size_t hint = 0;
     for (size_t i = 0; i < s->cues[class_].n; i++) {
         const word *w = word_after(s, s->cues[class_].items[i].end, 40, &hint);
-        if (!w) continue;
+        /* "passport, invoice 12345678" */
+        if (!w || scan_cue_between(s, CUE_NUMBER, s->cues[class_].items[i].end, w->start)) continue;
         size_t n_digits = 0, end = w->start + w->n;
         for (size_t k = w->start; k < end; k++) n_digits += is_digit(s->text[k]);
         if (w->n < least || w->n > most || n_digits < 4 || (w->has & WORD_LOWER)) continue;

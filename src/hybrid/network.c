@@ -55,8 +55,13 @@ static bool is_version(const scan *s, size_t start, const unsigned char a[4])
     char before = char_before(s, start);
     if (before == 'v' || before == '-' || before == '_') return true;
     if (before == '/' && !(start >= 2 && s->text[start - 2] == '/')) return true;
-    if (scan_cue_before(s, CUE_IP, start, 40, NULL)) return false;
-    if (scan_cue_before(s, CUE_VERSION, start, 24, NULL)) return true;
+    /* Of the words before it the nearest says what it is. */
+    size_t version, ip;
+    bool named = scan_cue_before(s, CUE_IP, start, 40, &ip);
+    if (scan_cue_before(s, CUE_VERSION, start, 24, &version) &&
+        !(named && s->cues[CUE_IP].items[ip].end > s->cues[CUE_VERSION].items[version].end))
+        return true;
+    if (named) return false;
     return a[0] < 10 && a[1] < 32 && a[2] < 32 && !(a[0] == 8 && a[1] == 8);
 }
 

@@ -76,7 +76,18 @@ bool scan_cue_after(const scan *s, cue_class class_, size_t at, size_t window)
     /* The first that ends after `at` may begin before it; the next may not. */
     for (size_t i = cues_until(list, at), k = 0; k < 4 && i + k < list->n; k++) {
         size_t start = list->items[i + k].start;
-        if (start >= at) return start - at <= window;
+        if (start < at) continue;
+        if (start - at > window) return false;
+        for (size_t c = at; c < start; c++)
+            if (s->text[c] == '\n' || s->text[c] == ';' ||
+                (s->text[c] == '.' && is_space(s->text[c + 1])))
+                return false;
+        return true;
     }
     return false;
+}
+
+bool scan_cue_between(const scan *s, cue_class class_, size_t from, size_t to)
+{
+    return to > from && scan_cue_before(s, class_, to, to - from - 1, NULL);
 }

@@ -44,7 +44,9 @@ void scan_add(scan *s, detect_category category, const char *kind, size_t start,
 /* Whether a cue ends in the `window` bytes before `at`; its index to *index if that is not NULL
  * (the last one). */
 bool scan_cue_before(const scan *s, cue_class class_, size_t at, size_t window, size_t *index);
-/* Whether a cue begins in the `window` bytes from `at`. */
+/* Whether a cue ends in [from, to). */
+bool scan_cue_between(const scan *s, cue_class class_, size_t from, size_t to);
+/* Whether a cue begins in the `window` bytes from `at`, in the same sentence. */
 bool scan_cue_after(const scan *s, cue_class class_, size_t at, size_t window);
 
 /* ---- characters, in the C locale ---- */

@@ -112,9 +112,7 @@ static bool read_value(const scan *s, size_t at, given *g, size_t *run_end)
     }
     g->end = i;
     /* What ends the sentence or the brackets it stands in. */
-    while (!g->quoted && g->end > g->start && strchr(".)!?:]}", s->text[g->end - 1]) &&
-           !(s->text[g->end - 1] == '!' && g->assigned))
-        g->end--;
+    while (!g->quoted && g->end > g->start && strchr(".)?:]}", s->text[g->end - 1])) g->end--;
     return g->end > g->start && g->end - g->start <= MAX_VALUE;
 }
 
@@ -248,12 +246,12 @@ static void find_in_urls(scan *s)
         size_t start = s->cues[CUE_URL].items[i].end, at = start, colon = 0, end = 0;
         for (; at < s->n && at - start < MAX_VALUE; at++) {
             char c = s->text[at];
-            if (is_space(c) || strchr("/?#\"'<>", c)) break;
+            if (is_space(c) || strchr("/\"'<>", c)) break;
             if (c == ':' && !colon) colon = at;
             if (c == '@') end = at; /* the last one: a password may hold others */
         }
         if (colon && end > colon + 1 && !is_stand_in(s->text + colon + 1, end - colon - 1))
-            scan_add(s, DETECT_PASSWORD, "url", colon + 1, end, 0.95);
+            scan_add(s, DETECT_PASSWORD, "url", colon + 1, end, 0.97);
     }
 }
 
