@@ -119,7 +119,7 @@ void run_pieces(thread_pool *pool, int64_t n, int64_t piece, thread_pool_fn fn, 
 static void run_operation(backend *b, operation op, int64_t n, int64_t least, thread_pool_fn fn,
                           void *context)
 {
-    enum { PER_THREAD = 6 }; /* pieces */
+    enum { PER_THREAD = 12 }; /* pieces */
     int64_t share = n / (thread_pool_size(b->pool) * PER_THREAD);
     int64_t start = profile_start(&b->profile);
     run_pieces(b->pool, n, share > least ? share / least * least : least, fn, context);

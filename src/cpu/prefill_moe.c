@@ -60,7 +60,10 @@ static void sort_slots(moe_chunk *t)
     }
     for (int32_t i = 0; i < t->n; i++) p->rows[n_slots + i] = i;
     p->n_units = 0;
-    for (int32_t e = 0; e <= n_experts; e++) {
+    /* The shared expert's units are the largest and come first: in the end threads wait for small
+     * ones. */
+    for (int32_t i = 0; i <= n_experts; i++) {
+        int32_t e = i == 0 ? n_experts : i - 1;
         int32_t first = e < n_experts ? p->offsets[e] : n_slots;
         int32_t end = e < n_experts ? p->offsets[e + 1] : n_slots + t->n;
         for (; first < end; first += MOE_TILE)

@@ -87,15 +87,6 @@ typedef struct weight_block {
     float scales[SCALE_GROUPS][ROWS], biases[SCALE_GROUPS][ROWS];
 } weight_block;
 
-/* VL words of which the first n_bytes exist. */
-ALWAYS_INLINE vi load_part(const void *p, size_t n_bytes)
-{
-    if (n_bytes >= sizeof(vi)) return vi_load(p);
-    _Alignas(64) char part[sizeof(vi)] = {0};
-    memcpy(part, p, n_bytes);
-    return vi_load(part);
-}
-
 /* Columns [col, col + n_cols) of the VL rows from `codes` on, last_row the last that exists. */
 static void unpack_codes(const uint8_t *codes, size_t row_bytes, int32_t last_row, int32_t n_cols,
                          int32_t (*out)[STEPS][VL])
@@ -106,7 +97,8 @@ static void unpack_codes(const uint8_t *codes, size_t row_bytes, int32_t last_ro
         vi v[VL];
         size_t at = (size_t)g * (QUANT_GROUP / 2), left = (size_t)n_cols / 2 - at;
         for (int r = 0; r < VL; r++)
-            v[r] = load_part(codes + (size_t)(r < last_row ? r : last_row) * row_bytes + at, left);
+            v[r] =
+                vi_load_part(codes + (size_t)(r < last_row ? r : last_row) * row_bytes + at, left);
         transpose_words(v);
         UNROLL for (int j = 0; j < VL; j++)
         {
@@ -126,10 +118,12 @@ static void unpack_scales(const mapped_bf16 *scales, size_t row_groups, int32_t 
 {
     vi v[VL];
     for (int r = 0; r < VL; r++)
-        v[r] = load_part(scales + (size_t)(r < last_row ? r : last_row) * row_groups,
-                         (size_t)n * sizeof *scales);
+        v[r] = vi_load_part(scales + (size_t)(r < last_row ? r : last_row) * row_groups,
+                            (size_t)n * sizeof *scales);
     transpose_words(v);
-    for (int j = 0; j < VL; j++) {
+    UNROLL for (int j = 0; j < VL; j++)
+    {
+        if (2 * j >= n) break;
         vf_store(out[2 * j] + lane, vf_from_bits(vi_shift_left_16(v[j])));
         vf_store(out[2 * j + 1] + lane, vf_from_bits(vi_and(v[j], vi_set1((int32_t)0xffff0000))));
     }
@@ -156,15 +150,45 @@ static void load_block(const matrix *w, int32_t row, int32_t n_rows, int32_t col
     }
 }
 
-/* Asks for the codes that load_block reads next: a row's piece is too short for the hardware to
- * notice. */
-ALWAYS_INLINE void prefetch_codes(const matrix *w, int32_t row, int32_t col, int32_t end)
+/* The rows that load_block reads next, asked for a few at a time between products: the hardware
+ * does not foresee pieces of rows, and many requests at once would hold up what products load. */
+typedef struct read_ahead {
+    const char *codes, *scales, *biases;
+    size_t code_bytes, scale_bytes; /* from a row to the next */
+    int32_t n_rows, at_once;
+    bool with_scales;
+} read_ahead;
+
+/* What follows the block at (row, col), n_rows by COLS, of rows that end at `end`. */
+static read_ahead read_ahead_of(const matrix *w, int32_t row, int32_t col, int32_t end)
 {
-    if (col >= w->cols) col = 0, row += ROWS;
-    size_t row_bytes = (size_t)w->cols / 2;
-    for (int32_t r = row; r < row + ROWS && r < end; r++) {
-        const char *p = (const char *)w->codes + (size_t)r * row_bytes + (size_t)col / 2;
-        for (int i = 0; i < COLS / 2; i += 64) _mm_prefetch(p + i, _MM_HINT_T1);
+    read_ahead a = {.with_scales = col + COLS >= w->cols};
+    if (a.with_scales)
+        row += ROWS, col = 0;
+    else
+        col += COLS;
+    if (row >= end) return a;
+    size_t row_groups = (size_t)w->cols / QUANT_GROUP, first = (size_t)row * row_groups;
+    a.n_rows = end - row < ROWS ? end - row : ROWS;
+    a.code_bytes = row_groups * (QUANT_GROUP / 2);
+    a.scale_bytes = row_groups * sizeof *w->scales;
+    a.codes = (const char *)w->codes + first * (QUANT_GROUP / 2) + (size_t)col / 2;
+    a.scales = (const char *)(w->scales + first);
+    a.biases = (const char *)(w->biases + first);
+    return a;
+}
+
+ALWAYS_INLINE void prefetch_rows(read_ahead *a)
+{
+    for (int32_t i = 0; i < a->at_once && a->n_rows > 0; i++, a->n_rows--) {
+        for (int j = 0; j < COLS / 2; j += 64) _mm_prefetch(a->codes + j, _MM_HINT_T1);
+        a->codes += a->code_bytes;
+        for (size_t j = 0; a->with_scales && j < a->scale_bytes; j += 64) {
+            _mm_prefetch(a->scales + j, _MM_HINT_T1);
+            _mm_prefetch(a->biases + j, _MM_HINT_T1);
+        }
+        a->scales += a->scale_bytes;
+        a->biases += a->scale_bytes;
     }
 }
 
@@ -187,7 +211,7 @@ typedef struct sum_rows {
  * to = from + n_groups groups. */
 ALWAYS_INLINE void multiply_tile(const weight_block *w, int32_t lane, int32_t scale_group,
                                  int32_t n_groups, const input_rows *x, int n, const sum_rows *from,
-                                 const sum_rows *to)
+                                 const sum_rows *to, read_ahead *next)
 {
     vf sum[PAIR_ROWS][MOST_INPUTS];
     UNROLL for (int r = 0; r < PAIR_ROWS; r++) UNROLL for (int t = 0; t < n; t++) sum[r][t] =
@@ -195,6 +219,7 @@ ALWAYS_INLINE void multiply_tile(const weight_block *w, int32_t lane, int32_t sc
     for (int32_t g = 0; g < n_groups; g++) {
         const int32_t(*a)[VL] = w->codes[lane / VL][g], (*b)[VL] = w->codes[lane / VL + 1][g];
         const char *values = x->values + g * QUANT_GROUP * (int32_t)sizeof(int16_t);
+        prefetch_rows(next);
         vi dot[PAIR_ROWS][MOST_INPUTS];
         UNROLL for (int t = 0; t < n; t++) dot[0][t] = dot[1][t] = vi_set1(0);
         for (int k = 0; k < STEPS; k++) {
@@ -229,26 +254,26 @@ ALWAYS_INLINE void multiply_tile(const weight_block *w, int32_t lane, int32_t sc
 
 static void multiply_tiles(const weight_block *w, int32_t lane, int32_t scale_group,
                            int32_t n_groups, const input_rows *x, int32_t n, const sum_rows *from,
-                           const sum_rows *to)
+                           const sum_rows *to, read_ahead *next)
 {
     switch (n) {
     case 1:
-        multiply_tile(w, lane, scale_group, n_groups, x, 1, from, to);
+        multiply_tile(w, lane, scale_group, n_groups, x, 1, from, to, next);
         break;
     case 2:
-        multiply_tile(w, lane, scale_group, n_groups, x, 2, from, to);
+        multiply_tile(w, lane, scale_group, n_groups, x, 2, from, to, next);
         break;
     case 3:
-        multiply_tile(w, lane, scale_group, n_groups, x, 3, from, to);
+        multiply_tile(w, lane, scale_group, n_groups, x, 3, from, to, next);
         break;
     case 4:
-        multiply_tile(w, lane, scale_group, n_groups, x, 4, from, to);
+        multiply_tile(w, lane, scale_group, n_groups, x, 4, from, to, next);
         break;
     case 5:
-        if (TILE_INPUTS >= 5) multiply_tile(w, lane, scale_group, n_groups, x, 5, from, to);
+        if (TILE_INPUTS >= 5) multiply_tile(w, lane, scale_group, n_groups, x, 5, from, to, next);
         break;
     case 6:
-        if (TILE_INPUTS >= 6) multiply_tile(w, lane, scale_group, n_groups, x, 6, from, to);
+        if (TILE_INPUTS >= 6) multiply_tile(w, lane, scale_group, n_groups, x, 6, from, to, next);
         break;
     default:
         break;
@@ -268,7 +293,10 @@ static void multiply_rows(const matrix *w, int32_t row, int32_t n_rows, int32_t 
     for (int32_t col = 0; col < w->cols; col += COLS) {
         int32_t n_cols = w->cols - col < COLS ? w->cols - col : COLS, group = col / QUANT_GROUP;
         load_block(w, row, n_rows, col, n_cols, &block);
-        prefetch_codes(w, row, col + COLS, end);
+        read_ahead next = read_ahead_of(w, row, col, end);
+        int32_t pauses = (n + TILE_INPUTS - 1) / TILE_INPUTS * (n_cols / QUANT_GROUP) *
+                         ((n_rows + PAIR_ROWS * VL - 1) / (PAIR_ROWS * VL));
+        next.at_once = (next.n_rows + pauses - 1) / pauses;
         bool last = col + n_cols == w->cols;
         for (int32_t i = 0; i < n; i += TILE_INPUTS) {
             size_t at = (size_t)i * row_bytes;
@@ -281,7 +309,7 @@ static void multiply_rows(const matrix *w, int32_t row, int32_t n_rows, int32_t 
                 bool whole = lane + PAIR_ROWS * VL <= n_rows;
                 multiply_tiles(&block, lane, group % SCALE_GROUPS, n_cols / QUANT_GROUP, &x,
                                n - i < TILE_INPUTS ? n - i : TILE_INPUTS, col ? &here : NULL,
-                               last && whole ? &result : &here);
+                               last && whole ? &result : &here, &next);
             }
         }
     }

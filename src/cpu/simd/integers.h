@@ -15,6 +15,11 @@ ALWAYS_INLINE vi vi_load(const void *p)
 {
     return _mm512_loadu_si512(p);
 }
+/* The first n_bytes, then zeros. */
+ALWAYS_INLINE vi vi_load_part(const void *p, size_t n_bytes)
+{
+    return _mm512_maskz_loadu_epi8(n_bytes < 64 ? ((__mmask64)1 << n_bytes) - 1 : ~(__mmask64)0, p);
+}
 ALWAYS_INLINE void vi_store(void *p, vi x)
 {
     _mm512_storeu_si512(p, x);
@@ -100,6 +105,15 @@ ALWAYS_INLINE vi add_products(vi sums, vi a, vi b)
 ALWAYS_INLINE vi vi_load(const void *p)
 {
     return _mm256_loadu_si256((const __m256i *)p);
+}
+ALWAYS_INLINE vi vi_load_part(const void *p, size_t n_bytes)
+{
+    if (n_bytes >= sizeof(vi)) return vi_load(p);
+    if (n_bytes == sizeof(__m128i))
+        return _mm256_zextsi128_si256(_mm_loadu_si128((const __m128i *)p));
+    vi part = _mm256_setzero_si256();
+    __builtin_memcpy(&part, p, n_bytes);
+    return part;
 }
 ALWAYS_INLINE void vi_store(void *p, vi x)
 {
