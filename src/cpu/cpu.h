@@ -184,8 +184,9 @@ typedef struct prefill_scratch {
     int32_t *offsets; // [E + 1] of each expert in the sorted order
     expert_unit *units;
     int32_t n_units;
-    unsigned char *tile_packed; // [n_threads] MOE_TILE rows of max(D, F, Fs) packed
-    float *tile_gate, *tile_up; // [n_threads][MOE_TILE][max(F, Fs)]
+    unsigned char *tile_packed; // [n_threads] MOE_TILE rows of D packed
+    unsigned char *tile_inner;  // [n_threads] MOE_TILE rows of max(F, Fs) packed
+    float *tile_gate, *tile_up; // [n_threads][MOE_TILE][max(F, Fs)]; NULL with gemm_gated
     float *down;                // [P k][D] in sorted order, then [P][D] of the shared expert
     int32_t *bad_norm;          // [P] first norm (two a layer) whose input is not finite, or -1
 } prefill_scratch;

@@ -103,6 +103,7 @@ static void use_amx(cpu_kernels *k)
     k->gemm_inputs = GEMM_BF16;
     k->pack_input = pack_input_bf16_amx;
     k->gemm = gemm_bf16_amx;
+    k->gemm_gated = gemm_gated_bf16_amx;
     k->attention_tile_f16 = attention_tile_f16_amx;
     k->measure_multiply = measure_multiply_amx;
 }

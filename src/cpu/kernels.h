@@ -20,10 +20,10 @@
 #include <math.h>
 
 enum {
-    GEMV_MAX_INPUTS = 8,     /* input rows of one gemv call: BACKEND_MAX_SEQUENCES */
-    ATTENTION_MAX_ROWS = 32, /* query rows of one attention_block call */
-    GDN_SLICE = 32,          /* value columns of one gdn_scan call */
-    MEASURE_AHEAD = 4096,    /* bytes: a page, which the hardware's prefetch does not cross */
+    GEMV_MAX_INPUTS = 8,      /* input rows of one gemv call: BACKEND_MAX_SEQUENCES */
+    ATTENTION_MAX_ROWS = 128, /* query rows of one attention_block call */
+    GDN_SLICE = 32,           /* value columns of one gdn_scan call */
+    MEASURE_AHEAD = 4096,     /* bytes: a page, which the hardware's prefetch does not cross */
 };
 
 /* ---- linear layers, one to eight input rows (decode) ---- */
@@ -96,6 +96,12 @@ typedef void pack_input_fn(const float *x, int64_t x_stride, const int32_t *rows
  * dequantised or unpacked once per some hundred inputs. 2 n operations a weight. */
 typedef void gemm_fn(const matrix *w, int32_t begin, int32_t end, const void *packed, int32_t n,
                      float *y, int64_t y_stride);
+
+/* out = pack_input of silu(gate x) * up x for n inputs x from pack_input; both matrices have the
+ * same shape, rows a multiple of 64. NULL where gemm, gemm, swiglu and pack_input do it one after
+ * another: the same bits but for what their swiglu rounds otherwise. 2 n operations a weight. */
+typedef void gemm_gated_fn(const matrix *gate, const matrix *up, const void *packed, int32_t n,
+                           void *out);
 
 /* ---- norms and elementwise ---- */
 
@@ -218,6 +224,7 @@ typedef struct cpu_kernels {
     gemv_q4_fn *gemv_q4;
     pack_input_fn *pack_input;
     gemm_fn *gemm;
+    gemm_gated_fn *gemm_gated; /* or NULL */
     /* The pair in f32, which router logits always take; the same two for GEMM_F32. */
     int32_t pack_tile_f32;
     pack_input_fn *pack_input_f32;
@@ -259,6 +266,7 @@ static inline size_t packed_bytes(const cpu_kernels *k, int32_t n, int32_t cols)
     pack_input_fn pack_input_##isa, pack_input_bf16_##isa;                                         \
     pack_input_fn pack_input_q4_##isa;                                                             \
     gemm_fn gemm_##isa, gemm_bf16_##isa, gemm_q4_##isa;                                            \
+    gemm_gated_fn gemm_gated_bf16_##isa;                                                           \
     rmsnorm_fn rmsnorm_##isa;                                                                      \
     l2norm_fn l2norm_##isa;                                                                        \
     gated_norm_fn gated_norm_##isa;                                                                \

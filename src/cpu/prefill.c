@@ -59,10 +59,12 @@ static void moe_take(backend *b, size_t rows)
     p->rows = take(m, rows, k + 1, sizeof(int32_t));
     p->offsets = take(m, experts + 2, 1, sizeof(int32_t));
     p->units = take(m, rows * (k + 1) / MOE_TILE + experts + 1, 1, sizeof *p->units);
-    p->tile_packed =
-        take(m, threads, 1, packed_bytes(&b->k, MOE_TILE, larger_of(c->hidden_size, width)));
-    p->tile_gate = take_floats(m, threads * MOE_TILE, (size_t)width);
-    p->tile_up = take_floats(m, threads * MOE_TILE, (size_t)width);
+    p->tile_packed = take(m, threads, 1, packed_bytes(&b->k, MOE_TILE, c->hidden_size));
+    p->tile_inner = take(m, threads, 1, packed_bytes(&b->k, MOE_TILE, width));
+    if (!b->k.gemm_gated) {
+        p->tile_gate = take_floats(m, threads * MOE_TILE, (size_t)width);
+        p->tile_up = take_floats(m, threads * MOE_TILE, (size_t)width);
+    }
     p->down = take_floats(m, rows * (k + 1), (size_t)c->hidden_size);
 }
 

@@ -80,6 +80,29 @@ static int32_t n_chosen(const moe_chunk *t)
     return n;
 }
 
+/* `packed` becomes the packed inputs of an expert's down matrix: silu(gate u) * up u. */
+static void multiply_inner(moe_chunk *t, const matrix *gate, const matrix *up,
+                           const expert_unit *unit, int thread, unsigned char *packed)
+{
+    const model_config *c = &t->b->config;
+    const cpu_kernels *k = &t->b->k;
+    prefill_scratch *p = t->p;
+    int32_t width = gate->rows, widest = larger_of(c->expert_width, c->shared_expert_width);
+    unsigned char *inputs =
+        p->tile_packed + (size_t)thread * packed_bytes(k, MOE_TILE, c->hidden_size);
+    k->pack_input(p->u, c->hidden_size, p->rows + unit->first, unit->n, c->hidden_size, inputs);
+    if (k->gemm_gated) {
+        k->gemm_gated(gate, up, inputs, unit->n, packed);
+        return;
+    }
+    float *g = p->tile_gate + (size_t)thread * MOE_TILE * (size_t)widest;
+    float *u = p->tile_up + (size_t)thread * MOE_TILE * (size_t)widest;
+    k->gemm(gate, 0, width, inputs, unit->n, g, width);
+    k->gemm(up, 0, width, inputs, unit->n, u, width);
+    k->swiglu(g, u, unit->n * width, g);
+    k->pack_input(g, width, NULL, unit->n, width, packed);
+}
+
 /* One expert's matrices for some of its rows. */
 static void multiply_expert(moe_chunk *t, int64_t index, int thread)
 {
@@ -91,18 +114,10 @@ static void multiply_expert(moe_chunk *t, int64_t index, int thread)
     matrix gate = routed ? expert_matrix(&t->w->gate, unit->expert) : t->w->shared_gate;
     matrix up = routed ? expert_matrix(&t->w->up, unit->expert) : t->w->shared_up;
     matrix down = routed ? expert_matrix(&t->w->down, unit->expert) : t->w->shared_down;
-    int32_t width = gate.rows, widest = larger_of(c->expert_width, c->shared_expert_width);
-    unsigned char *packed =
-        p->tile_packed +
-        (size_t)thread * packed_bytes(k, MOE_TILE, larger_of(c->hidden_size, widest));
-    float *g = p->tile_gate + (size_t)thread * MOE_TILE * (size_t)widest;
-    float *u = p->tile_up + (size_t)thread * MOE_TILE * (size_t)widest;
-    k->pack_input(p->u, c->hidden_size, p->rows + unit->first, unit->n, c->hidden_size, packed);
-    k->gemm(&gate, 0, width, packed, unit->n, g, width);
-    k->gemm(&up, 0, width, packed, unit->n, u, width);
-    k->swiglu(g, u, unit->n * width, g);
-    k->pack_input(g, width, NULL, unit->n, width, packed);
-    k->gemm(&down, 0, c->hidden_size, packed, unit->n,
+    int32_t widest = larger_of(c->expert_width, c->shared_expert_width);
+    unsigned char *inner = p->tile_inner + (size_t)thread * packed_bytes(k, MOE_TILE, widest);
+    multiply_inner(t, &gate, &up, unit, thread, inner);
+    k->gemm(&down, 0, c->hidden_size, inner, unit->n,
             p->down + (int64_t)unit->first * c->hidden_size, c->hidden_size);
 }
 

@@ -345,6 +345,39 @@ static void test_gemm_not_finite(void **state)
     }
 }
 
+/* gemm_gated gives the bits of the kernels it stands for. */
+static void check_gated(const cpu_kernels *k, int32_t rows, int32_t cols, int32_t n)
+{
+    matrix gate = random_matrix(MATRIX_Q4, rows, cols, 3),
+           up = random_matrix(MATRIX_Q4, rows, cols, 4);
+    float *x = guarded_floats((size_t)n * (size_t)cols);
+    fill(x, (size_t)n * (size_t)cols, FILL_NORMAL, 5);
+    if (n > 20) x[20 * cols + 7] = NAN; /* stays with its input */
+    float *g = guarded_floats((size_t)n * (size_t)rows),
+          *u = guarded_floats((size_t)n * (size_t)rows);
+    void *packed = guarded(packed_bytes(k, n, cols)), *out = guarded(packed_bytes(k, n, rows));
+    void *expected = guarded(packed_bytes(k, n, rows));
+    k->pack_input(x, cols, NULL, n, cols, packed);
+    k->gemm(&gate, 0, rows, packed, n, g, rows);
+    k->gemm(&up, 0, rows, packed, n, u, rows);
+    k->swiglu(g, u, n * rows, g);
+    k->pack_input(g, rows, NULL, n, rows, expected);
+    k->gemm_gated(&gate, &up, packed, n, out);
+    assert_memory_equal(out, expected, packed_bytes(k, n, rows));
+    guarded_check();
+}
+
+static void test_gemm_gated(void **state)
+{
+    (void)state;
+    static const int32_t some_rows[] = {64, 128, 192, 512};
+    static const int32_t some_n[] = {1, 16, 17, 33, 130};
+    FOR_EACH_VARIANT (v, gemm_gated)
+        for (int r = 0; variants[v].gemm_gated && r < 4; r++)
+            for (int i = 0; i < 5; i++)
+                check_gated(&variants[v], some_rows[r], some_cols[(r + i) % N_COLS], some_n[i]);
+}
+
 /* ---- bench ---- */
 
 typedef struct linear_bench {
@@ -437,5 +470,6 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_gemm_f32),
     cmocka_unit_test(test_gemm_bf16),
     cmocka_unit_test(test_gemm_not_finite),
+    cmocka_unit_test(test_gemm_gated),
 };
 KERNEL_TEST_MAIN(tests, benches)

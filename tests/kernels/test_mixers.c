@@ -281,7 +281,7 @@ static void test_attention_block(void **state)
     int32_t visible[3][ROWS];
     for (int r = 0; r < ROWS; r++) {
         visible[0][r] = TOKENS;
-        visible[1][r] = r < 3 ? 0 : r * 8 + r % 3; /* causal, with odd ends */
+        visible[1][r] = r < 3 ? 0 : r * TOKENS / ROWS + r % 3; /* causal, with odd ends */
         visible[2][r] = r % 5;
     }
     FOR_EACH_BLOCK_KERNEL (v, block)

@@ -3,9 +3,14 @@
  * y^T = W x^T: a tile A is 16 weight rows by 32 columns, dequantised as bf16; a tile B is 32
  * columns by 16 inputs, packed once per layer input; the sums are 16 rows by 16 inputs. A product
  * of two tiles takes 16 cycles: 512 multiply-adds a cycle. Two row tiles meet two tiles of inputs,
- * four products for four loads: in 64 cycles L2 gives 2 KB of inputs and 2 KB of weights. Between
- * the products the next block of weights is dequantised into a second buffer: vector units and tile
- * unit work at the same time, so the longer of the two is what counts.
+ * four products for four loads: in 64 cycles L2 gives 2 KB of inputs and L1 2 KB of weights.
+ *
+ * 32 rows by 256 columns are dequantised, 16 KB, and multiplied with all inputs before the next:
+ * small enough to stay in L1 beside the inputs that stream through it. What limits all of this is
+ * the way between L1 and L2, half a line a cycle, so weights written to L2, or dequantised between
+ * the products into a second buffer, which L1 does not hold as well, cost more than they save. The
+ * codes of the 32 rows after these are asked for meanwhile, a few lines a step: left to the
+ * hardware, which stops at every page, they come at half the rate.
  *
  * Dequantising: a 16-bit word of codes holds four columns. The 32 words of two groups, shifted by
  * 0, 4, 8 or 12 bits, are indices into a table of 2 x 16 bf16 values, the upper half for the second
@@ -23,12 +28,15 @@
 
 enum {
     ROW_TILES = 2,
-    PAIR_TILES = 2,          /* tiles of inputs at a time */
-    ROWS = ROW_TILES * TILE, /* weight rows at a time */
-    COLS = 1024,             /* columns dequantised at a time: 64 KB with ROWS, in L2 */
+    PAIR_TILES = 2,                  /* tiles of inputs at a time */
+    PAIR_INPUTS = PAIR_TILES * TILE, /* inputs at a time */
+    ROWS = ROW_TILES * TILE,         /* weight rows at a time */
+    COLS = 256,                      /* columns dequantised at a time */
     STEPS = COLS / STEP,
     PAIR = 2 * QUANT_GROUP, /* columns of a pair of groups: four steps */
-    BLOCK_INPUTS = 128,     /* inputs per pass over the weights: 0.5 MB per block in L2 */
+    BLOCK_INPUTS = 128,     /* inputs per pass over the weights: 0.5 MB of 2,048 columns in L2 */
+    BLOCK_PAIRS = BLOCK_INPUTS / PAIR_INPUTS,
+    LINE = 64,
 };
 
 /* ---- packing ---- */
@@ -92,24 +100,6 @@ void pack_input_bf16_amx(const float *x, int64_t x_stride, const int32_t *rows, 
 typedef uint16_t weight_block[STEPS][ROW_TILES][TILE][STEP];
 enum { STEP_STRIDE = ROW_TILES * TILE_ELEMENTS }; /* elements from one step to the next */
 
-/* A block of a matrix: rows [row, row + n_rows), up to ROWS; columns [col, col + n_cols), up to
- * COLS. */
-typedef struct block_source {
-    const matrix *w;
-    int32_t row, n_rows, col, n_cols;
-    weight_block *out;
-} block_source;
-
-/* How much of a block is in `out`: along the row, then the next row, which is the order in which
- * they lie in memory if the block is as wide as the matrix. Kept in registers: what stores tell the
- * compiler about memory would have it reload a structure after each. */
-typedef struct block_cursor {
-    int32_t next_row, groups_left; /* of the row at hand */
-    const uint8_t *codes;
-    const mapped_bf16 *scales, *biases;
-    uint16_t *to;
-} block_cursor;
-
 /* Two groups' scales or biases, as every lane's upper and lower half. */
 ALWAYS_INLINE __m512i broadcast_two(const mapped_bf16 *p)
 {
@@ -165,64 +155,52 @@ static void load_last_group(const uint8_t *codes, float scale, float bias, uint1
     _mm512_store_si512(out + STEP_STRIDE, _mm512_permutexvar_epi16(i1, table));
 }
 
-ALWAYS_INLINE block_cursor start_row(const block_source *b, int32_t next_row)
+/* Rows [row, row + n_rows), up to ROWS, of columns [col, col + n_cols), up to COLS; the block's
+ * further rows are zeros. */
+static void dequantize_block(const matrix *w, int32_t row, int32_t n_rows, int32_t col,
+                             int32_t n_cols, weight_block out)
 {
-    size_t row = (size_t)(b->row + next_row);
-    size_t group = (row * (size_t)b->w->cols + (size_t)b->col) / QUANT_GROUP;
-    return (block_cursor){.next_row = next_row,
-                          .groups_left = b->n_cols / QUANT_GROUP,
-                          .codes = (const uint8_t *)b->w->codes + group * (QUANT_GROUP / 2),
-                          .scales = b->w->scales + group,
-                          .biases = b->w->biases + group,
-                          .to = (*b->out)[0][next_row / TILE][next_row % TILE]};
-}
-
-/* At most n pairs of groups. */
-ALWAYS_INLINE block_cursor load_pairs(const block_source *b, block_cursor c, int32_t n)
-{
-    for (int32_t i = 0; i < n && c.next_row < b->n_rows; i++) {
-        if (c.groups_left > 1)
-            load_pair(c.codes, c.scales, c.biases, c.to);
-        else
-            load_last_group(c.codes, bf16_to_f32(c.scales[0]), bf16_to_f32(c.biases[0]), c.to);
-        c.codes += QUANT_GROUP; /* the bytes of two groups */
-        c.scales += 2;
-        c.biases += 2;
-        c.to += 4 * STEP_STRIDE;
-        c.groups_left -= 2;
-        if (c.groups_left <= 0) c = start_row(b, c.next_row + 1);
+    for (int32_t i = 0; i < n_rows; i++) {
+        size_t group = ((size_t)(row + i) * (size_t)w->cols + (size_t)col) / QUANT_GROUP;
+        const uint8_t *codes = (const uint8_t *)w->codes + group * (QUANT_GROUP / 2);
+        const mapped_bf16 *scales = w->scales + group, *biases = w->biases + group;
+        uint16_t *to = out[0][i / TILE][i % TILE];
+        int32_t left = n_cols / QUANT_GROUP;
+        for (; left > 1; left -= 2) {
+            load_pair(codes, scales, biases, to);
+            codes += QUANT_GROUP; /* the bytes of two groups */
+            scales += 2;
+            biases += 2;
+            to += 4 * STEP_STRIDE;
+        }
+        if (left) load_last_group(codes, bf16_to_f32(*scales), bf16_to_f32(*biases), to);
     }
-    return c;
-}
-
-/* All that is left; rows of the tiles that do not exist become zeros. */
-static void load_rest(const block_source *b, block_cursor c)
-{
-    load_pairs(b, c, ROWS * (COLS / PAIR + 1));
-    for (int32_t i = b->n_rows; i < ROWS; i++)
-        for (int32_t s = 0; s < b->n_cols / STEP; s++)
-            memset((*b->out)[s][i / TILE][i % TILE], 0, STEP * sizeof(uint16_t));
+    for (int32_t i = n_rows; i < ROWS; i++)
+        for (int32_t s = 0; s < n_cols / STEP; s++)
+            memset(out[s][i / TILE][i % TILE], 0, STEP * sizeof(uint16_t));
     settle_memory();
 }
 
-/* The block at (row, col) of the rows that end at `end`. */
-static block_source block_at(const matrix *w, int32_t row, int32_t col, int32_t end,
-                             weight_block *out)
-{
-    return (block_source){.w = w,
-                          .row = row,
-                          .n_rows = end - row < ROWS ? end - row : ROWS,
-                          .col = col,
-                          .n_cols = w->cols - col < COLS ? w->cols - col : COLS,
-                          .out = out};
-}
+/* Codes to be read later, for L2: `per_step` lines at each step of the products. */
+typedef struct read_ahead {
+    const char *at;
+    int32_t per_step;
+} read_ahead;
 
-/* The one after `b`: along the columns, then down. */
-static block_source next_block(const block_source *b, int32_t end, weight_block *out)
+/* Asks for the scales and biases of n_rows rows from `row` on, and says how to ask for their codes
+ * within n_steps. */
+static read_ahead read_rows_ahead(const matrix *w, int32_t row, int32_t n_rows, int32_t n_steps)
 {
-    int32_t col = b->col + b->n_cols;
-    if (col < b->w->cols) return block_at(b->w, b->row, col, end, out);
-    return block_at(b->w, b->row + ROWS, 0, end, out);
+    if (n_rows <= 0) return (read_ahead){0};
+    size_t groups = (size_t)w->cols / QUANT_GROUP, first = (size_t)row * groups,
+           n = (size_t)n_rows * groups;
+    for (size_t i = 0; i < n; i += LINE / sizeof(mapped_bf16)) {
+        _mm_prefetch((const char *)(w->scales + first + i), _MM_HINT_T1);
+        _mm_prefetch((const char *)(w->biases + first + i), _MM_HINT_T1);
+    }
+    int32_t lines = (int32_t)(n * (QUANT_GROUP / 2) / LINE);
+    return (read_ahead){(const char *)w->codes + first * (QUANT_GROUP / 2),
+                        (lines + n_steps - 1) / n_steps};
 }
 
 /* ---- products ---- */
@@ -230,35 +208,26 @@ static block_source next_block(const block_source *b, int32_t end, weight_block 
 typedef float sum_tile[TILE][TILE];                /* [row][input] */
 typedef sum_tile pair_sums[ROW_TILES][PAIR_TILES]; /* of a pair of input tiles */
 
-/* What one block of weights multiplies, and the block that is made ready meanwhile. */
-typedef struct block_product {
-    const weight_block *weights;
-    int32_t n_steps;
-    const uint16_t *inputs; /* the first tile's columns */
-    size_t tile_elements;   /* from one input tile to the next */
-    const block_source *next;
-    int32_t pairs_per_step; /* of it, between two products */
-} block_product;
-
-/* Tiles 0 to 3 += two row tiles x n_tiles (1 or 2, a constant) input tiles. While the tile unit
- * works, the next block's rows are dequantised: the two use different units. */
-ALWAYS_INLINE block_cursor multiply(const block_product *p, int n_tiles, const uint16_t *inputs,
-                                    block_cursor cursor)
+/* Tiles 0 to 3 += two row tiles x n_tiles (1 or 2, a constant) input tiles, which are
+ * tile_elements apart. */
+ALWAYS_INLINE void multiply(weight_block weights, int32_t n_steps, const uint16_t *inputs,
+                            int n_tiles, size_t tile_elements, read_ahead *ahead)
 {
-    for (int32_t s = 0; s < p->n_steps; s++) {
-        _tile_loadd(4, (*p->weights)[s][0], 64);
+    read_ahead a = *ahead;
+    for (int32_t s = 0; s < n_steps; s++) {
+        _tile_loadd(4, weights[s][0], 64);
         _tile_loadd(6, inputs + s * TILE_ELEMENTS, 64);
         _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(5, (*p->weights)[s][1], 64);
+        _tile_loadd(5, weights[s][1], 64);
         _tile_dpbf16ps(2, 5, 6);
         if (n_tiles == 2) {
-            _tile_loadd(7, inputs + p->tile_elements + s * TILE_ELEMENTS, 64);
+            _tile_loadd(7, inputs + tile_elements + s * TILE_ELEMENTS, 64);
             _tile_dpbf16ps(1, 4, 7);
             _tile_dpbf16ps(3, 5, 7);
         }
-        cursor = load_pairs(p->next, cursor, p->pairs_per_step);
+        for (int32_t i = 0; i < a.per_step; i++, a.at += LINE) _mm_prefetch(a.at, _MM_HINT_T1);
     }
-    return cursor;
+    *ahead = a;
 }
 
 ALWAYS_INLINE void load_sums(pair_sums sums)
@@ -286,71 +255,60 @@ ALWAYS_INLINE void store_sums(pair_sums sums)
     settle_memory();
 }
 
-/* y[l][0 ... n_rows) from the sums of up to two tiles of inputs. */
-static void write_sums(pair_sums sums, int32_t n_rows, int32_t n_inputs, float *y, int64_t y_stride)
+/* sums of rows [row, row + ROWS), those before `end`, times n <= BLOCK_INPUTS inputs. */
+static void multiply_rows(const matrix *w, int32_t row, int32_t end, const uint16_t *packed,
+                          int32_t n, pair_sums *sums)
 {
-    for (int32_t t = 0; t * TILE < n_inputs; t++) {
-        int32_t n = n_inputs - t * TILE < TILE ? n_inputs - t * TILE : TILE;
-        for (int h = 0; h * TILE < n_rows; h++) {
-            __m512i v[TILE];
-            for (int i = 0; i < TILE; i++) v[i] = _mm512_load_si512(sums[h][t][i]);
-            transpose_words(v);
-            int32_t m = n_rows - h * TILE < TILE ? n_rows - h * TILE : TILE;
-            __mmask16 mask = (__mmask16)((1u << m) - 1);
-            for (int32_t l = 0; l < n; l++)
-                _mm512_mask_storeu_epi32(y + (t * TILE + l) * y_stride + h * TILE, mask, v[l]);
+    _Alignas(64) weight_block weights;
+    const int32_t n_pairs = (n + PAIR_INPUTS - 1) / PAIR_INPUTS;
+    const int32_t n_rows = end - row < ROWS ? end - row : ROWS, next = row + ROWS;
+    const size_t tile_elements = (size_t)w->cols * TILE;
+    read_ahead ahead =
+        read_rows_ahead(w, next, end - next < ROWS ? end - next : ROWS, n_pairs * (w->cols / STEP));
+    for (int32_t col = 0; col < w->cols; col += COLS) {
+        int32_t n_cols = w->cols - col < COLS ? w->cols - col : COLS;
+        bool first = col == 0, last = col + n_cols == w->cols;
+        dequantize_block(w, row, n_rows, col, n_cols, weights);
+        const uint16_t *inputs = packed + (size_t)col * TILE;
+        for (int32_t i = 0; i < n_pairs; i++, inputs += PAIR_TILES * tile_elements) {
+            if (first)
+                zero_sums();
+            else if (n_pairs > 1)
+                load_sums(sums[i]); /* a single pair's sums stay in place */
+            if (n - i * PAIR_INPUTS > TILE)
+                multiply(weights, n_cols / STEP, inputs, 2, tile_elements, &ahead);
+            else
+                multiply(weights, n_cols / STEP, inputs, 1, tile_elements, &ahead);
+            if (n_pairs > 1 || last) store_sums(sums[i]);
         }
     }
 }
 
-/* One block of weights times n inputs; after a row's last columns, its sums go to y. Says how much
- * of the next block is loaded. */
-static block_cursor multiply_block(const block_source *b, block_product *p, int32_t n,
-                                   pair_sums *sums, float *y, int64_t y_stride)
+/* ---- what becomes of the sums ---- */
+
+/* 16 values of a row of y, past the caches if they fill a line: y is far larger, and its lines
+ * would be read first only to be overwritten. */
+ALWAYS_INLINE void write_line(float *y, __m512i v, int32_t n)
 {
-    const int32_t n_pairs = (n + PAIR_TILES * TILE - 1) / (PAIR_TILES * TILE);
-    const bool first = b->col == 0, last = b->col + b->n_cols >= b->w->cols;
-    const int32_t n_loads = ROWS * (p->next->n_cols + PAIR - 1) / PAIR,
-                  steps = n_pairs * p->n_steps;
-    p->pairs_per_step = (n_loads + steps - 1) / steps;
-    block_cursor cursor = start_row(p->next, 0);
-    for (int32_t i = 0; i < n_pairs; i++, p->inputs += PAIR_TILES * p->tile_elements) {
-        int32_t n_inputs = n - i * PAIR_TILES * TILE;
-        if (n_inputs > PAIR_TILES * TILE) n_inputs = PAIR_TILES * TILE;
-        if (first)
-            zero_sums();
-        else if (n_pairs > 1)
-            load_sums(sums[i]); /* a single pair's sums stay in place */
-        if (n_inputs > TILE)
-            cursor = multiply(p, 2, p->inputs, cursor);
-        else
-            cursor = multiply(p, 1, p->inputs, cursor);
-        if (n_pairs > 1 || last) store_sums(sums[i]);
-        if (last)
-            write_sums(sums[i], b->n_rows, n_inputs, y + (int64_t)i * PAIR_TILES * TILE * y_stride,
-                       y_stride);
-    }
-    return cursor;
+    if (n >= TILE && (uintptr_t)y % LINE == 0)
+        _mm512_stream_si512((__m512i *)(void *)y, v);
+    else
+        _mm512_mask_storeu_epi32(y, (__mmask16)((1u << (n < TILE ? n : TILE)) - 1), v);
 }
 
-/* Rows [begin, end) for up to BLOCK_INPUTS inputs. */
-static void multiply_rows(const matrix *w, int32_t begin, int32_t end, const uint16_t *packed,
-                          int32_t n, float *y, int64_t y_stride)
+/* y[l][0 ... n_rows) from the sums of n inputs. */
+static void write_sums(pair_sums *sums, int32_t n_rows, int32_t n, float *y, int64_t y_stride)
 {
-    _Alignas(64) weight_block weights[2];
-    _Alignas(64) pair_sums sums[BLOCK_INPUTS / (PAIR_TILES * TILE)];
-    block_source b = block_at(w, begin, 0, end, &weights[0]);
-    load_rest(&b, start_row(&b, 0));
-    for (int i = 1; b.row < end; i ^= 1) {
-        block_source next = next_block(&b, end, &weights[i]);
-        block_product p = {.weights = b.out,
-                           .n_steps = b.n_cols / STEP,
-                           .inputs = packed + (size_t)b.col * TILE,
-                           .tile_elements = (size_t)w->cols * TILE,
-                           .next = &next};
-        block_cursor cursor = multiply_block(&b, &p, n, sums, y + b.row, y_stride);
-        if (next.row < end) load_rest(&next, cursor);
-        b = next;
+    for (int32_t t = 0; t * TILE < n; t++) {
+        __m512i v[ROW_TILES][TILE];
+        for (int h = 0; h < ROW_TILES; h++) {
+            for (int i = 0; i < TILE; i++)
+                v[h][i] = _mm512_load_si512(sums[t / PAIR_TILES][h][t % PAIR_TILES][i]);
+            transpose_words(v[h]);
+        }
+        for (int32_t l = 0; l < TILE && t * TILE + l < n; l++)
+            for (int h = 0; h * TILE < n_rows; h++)
+                write_line(y + (t * TILE + l) * y_stride + h * TILE, v[h][l], n_rows - h * TILE);
     }
 }
 
@@ -358,11 +316,82 @@ void gemm_bf16_amx(const matrix *w, int32_t begin, int32_t end, const void *pack
                    float *y, int64_t y_stride)
 {
     assert(w->format == MATRIX_Q4);
+    _Alignas(64) pair_sums sums[BLOCK_PAIRS];
     configure_tiles();
-    for (int32_t i = 0; i < n && begin < end; i += BLOCK_INPUTS) {
+    for (int32_t i = 0; i < n; i += BLOCK_INPUTS) {
         const uint16_t *x = (const uint16_t *)packed + (size_t)i * (size_t)w->cols;
         int32_t n_inputs = n - i < BLOCK_INPUTS ? n - i : BLOCK_INPUTS;
-        multiply_rows(w, begin, end, x, n_inputs, y + i * y_stride, y_stride);
+        for (int32_t row = begin; row < end; row += ROWS) {
+            multiply_rows(w, row, end, x, n_inputs, sums);
+            write_sums(sums, end - row < ROWS ? end - row : ROWS, n_inputs, y + i * y_stride + row,
+                       y_stride);
+        }
+    }
+    _tile_release();
+    _mm_sfence(); /* before the region's end, from which on other threads read y */
+}
+
+/* Where 16 rows r, a quarter of a group, stand among the columns of a packed input: rows q and
+ * q + 4, and q + 8 and q + 12, are neighbours, in the step and pair of columns this gives. */
+typedef struct quarter_place {
+    int32_t step, pair;
+} quarter_place;
+
+ALWAYS_INLINE quarter_place place_quarter(int32_t row, int32_t q, int32_t n_rows)
+{
+    int32_t group = row / QUANT_GROUP % 2, quarter = row % QUANT_GROUP / TILE;
+    int32_t first_step = row / PAIR * (PAIR / STEP);
+    if (group == 0 && row / QUANT_GROUP * QUANT_GROUP + QUANT_GROUP == n_rows) /* an odd last one */
+        return (quarter_place){first_step + q / 2, q % 2 * 8 + quarter * 2};
+    return (quarter_place){first_step + q, group * 8 + quarter * 2};
+}
+
+/* A pair of columns of 16 inputs as bf16. */
+ALWAYS_INLINE __m512i pack_columns(__m512 a, __m512 b)
+{
+    const __m512i order =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+}
+
+/* silu(gate) * up of rows [row, row + 16) for 16 inputs, into the tile `packed` of n_rows columns.
+ */
+static void pack_gated(sum_tile gate, sum_tile up, int32_t row, int32_t n_rows, uint16_t *packed)
+{
+    vf h[TILE];
+    for (int i = 0; i < TILE; i++) {
+        vf g = vf_load(gate[i]);
+        h[i] = vf_mul(vf_mul(g, vf_sigmoid(g)), vf_load(up[i]));
+    }
+    for (int32_t q = 0; q < 4; q++) {
+        quarter_place at = place_quarter(row, q, n_rows);
+        uint16_t *out = packed + at.step * TILE_ELEMENTS + at.pair * 2 * TILE;
+        _mm512_store_si512(out, pack_columns(h[q], h[q + 4]));
+        _mm512_store_si512(out + 2 * TILE, pack_columns(h[q + 8], h[q + 12]));
+    }
+}
+
+void gemm_gated_bf16_amx(const matrix *gate, const matrix *up, const void *packed, int32_t n,
+                         void *out)
+{
+    assert(gate->format == MATRIX_Q4 && up->format == MATRIX_Q4 && gate->rows % QUANT_GROUP == 0);
+    _Alignas(64) pair_sums gates[BLOCK_PAIRS], ups[BLOCK_PAIRS];
+    const int32_t width = gate->rows;
+    configure_tiles();
+    for (int32_t i = 0; i < n; i += BLOCK_INPUTS) {
+        const uint16_t *x = (const uint16_t *)packed + (size_t)i * (size_t)gate->cols;
+        uint16_t *h = (uint16_t *)out + (size_t)i * (size_t)width;
+        int32_t n_inputs = n - i < BLOCK_INPUTS ? n - i : BLOCK_INPUTS;
+        for (int32_t row = 0; row < width; row += ROWS) {
+            multiply_rows(gate, row, width, x, n_inputs, gates);
+            multiply_rows(up, row, width, x, n_inputs, ups);
+            for (int32_t t = 0; t * TILE < n_inputs; t++)
+                for (int r = 0; r < ROW_TILES; r++)
+                    pack_gated(gates[t / PAIR_TILES][r][t % PAIR_TILES],
+                               ups[t / PAIR_TILES][r][t % PAIR_TILES], row + r * TILE, width,
+                               h + (size_t)t * TILE * (size_t)width);
+        }
     }
     _tile_release();
 }
