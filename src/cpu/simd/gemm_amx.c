@@ -15,7 +15,7 @@
  * Dequantising: a 16-bit word of codes holds four columns. The 32 words of two groups, shifted by
  * 0, 4, 8 or 12 bits, are indices into a table of 2 x 16 bf16 values, the upper half for the second
  * group: one look-up (vpermw) gives 32 weights. So the columns of a step are 4 l + j of one group
- * and 4 l + j of the next, l < 16, and the inputs are packed in that order. About 24 instructions
+ * and 4 l + j of the next, l < 16, and the inputs are packed in that order. About 20 instructions
  * for 128 weights, shared by all inputs. An odd last group takes two steps of its own.
  *
  * A sum runs over its columns in one order, whatever the number of inputs and wherever they stand.
@@ -36,6 +36,7 @@ enum {
     PAIR = 2 * QUANT_GROUP, /* columns of a pair of groups: four steps */
     BLOCK_INPUTS = 128,     /* inputs per pass over the weights: 0.5 MB of 2,048 columns in L2 */
     BLOCK_PAIRS = BLOCK_INPUTS / PAIR_INPUTS,
+    VALUE_GROUPS = 16, /* groups of a row whose scales are widened at a time */
     LINE = 64,
 };
 
@@ -100,34 +101,47 @@ void pack_input_bf16_amx(const float *x, int64_t x_stride, const int32_t *rows, 
 typedef uint16_t weight_block[STEPS][ROW_TILES][TILE][STEP];
 enum { STEP_STRIDE = ROW_TILES * TILE_ELEMENTS }; /* elements from one step to the next */
 
-/* Two groups' scales or biases, as every lane's upper and lower half. */
-ALWAYS_INLINE __m512i broadcast_two(const mapped_bf16 *p)
+/* f32 scales and biases of ROWS rows' next groups: one conversion for 16 where each pair of groups
+ * would need four instructions of the two ports that dequantising is limited by. */
+typedef struct group_values {
+    float scales[ROWS][VALUE_GROUPS], biases[ROWS][VALUE_GROUPS];
+} group_values;
+
+ALWAYS_INLINE __m512 widen_bf16(const mapped_bf16 *p, __mmask16 mask)
 {
-    int32_t two;
-    memcpy(&two, p, sizeof two);
-    return _mm512_set1_epi32(two);
-}
-ALWAYS_INLINE __m512 lower_bf16(__m512i two)
-{
-    return _mm512_castsi512_ps(_mm512_slli_epi32(two, 16));
-}
-ALWAYS_INLINE __m512 upper_bf16(__m512i two)
-{
-    return _mm512_castsi512_ps(_mm512_and_si512(two, _mm512_set1_epi32((int)0xffff0000)));
+    __m256i x = _mm256_maskz_loadu_epi16(mask, p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
 }
 
-/* 128 columns of a row, two groups, four steps. */
-ALWAYS_INLINE void load_pair(const uint8_t *codes, const mapped_bf16 *scales,
-                             const mapped_bf16 *biases, uint16_t *out)
+/* Of n_rows rows from `row` on, the groups from column `col` on. */
+static void widen_groups(const matrix *w, int32_t row, int32_t n_rows, int32_t col,
+                         group_values *out)
+{
+    int32_t groups = (w->cols - col) / QUANT_GROUP;
+    __mmask16 mask = groups < VALUE_GROUPS ? (__mmask16)((1u << groups) - 1) : 0xffff;
+    size_t first = ((size_t)row * (size_t)w->cols + (size_t)col) / QUANT_GROUP;
+    for (int32_t i = 0; i < n_rows; i++, first += (size_t)w->cols / QUANT_GROUP) {
+        _mm512_store_ps(out->scales[i], widen_bf16(w->scales + first, mask));
+        _mm512_store_ps(out->biases[i], widen_bf16(w->biases + first, mask));
+    }
+}
+
+/* A group's values in f32, by code. */
+ALWAYS_INLINE __m512 code_values(float scale, float bias)
 {
     const __m512 iota = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_fmadd_ps(iota, _mm512_set1_ps(scale), _mm512_set1_ps(bias));
+}
+
+/* 128 columns of a row, two groups, four steps; scales and biases of the two. */
+ALWAYS_INLINE void load_pair(const uint8_t *codes, const float *scales, const float *biases,
+                             uint16_t *out)
+{
     const __m512i low = _mm512_set1_epi16(15);
     /* Words of the second group look into the upper half of the table. */
     const __m512i half = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(16), 1);
-    __m512i scale = broadcast_two(scales), bias = broadcast_two(biases);
-    __m512 first = _mm512_fmadd_ps(iota, lower_bf16(scale), lower_bf16(bias));
-    __m512 second = _mm512_fmadd_ps(iota, upper_bf16(scale), upper_bf16(bias));
-    __m512i table = (__m512i)_mm512_cvtne2ps_pbh(second, first);
+    __m512i table = (__m512i)_mm512_cvtne2ps_pbh(code_values(scales[1], biases[1]),
+                                                 code_values(scales[0], biases[0]));
     __m512i v = _mm512_loadu_si512(codes);
     /* (v & 15) | half in one instruction */
     __m512i i0 = _mm512_ternarylogic_epi32(v, low, half, 0xea);
@@ -143,10 +157,9 @@ ALWAYS_INLINE void load_pair(const uint8_t *codes, const mapped_bf16 *scales,
 /* 64 columns, an odd last group: two steps. */
 static void load_last_group(const uint8_t *codes, float scale, float bias, uint16_t *out)
 {
-    const __m512 iota = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i low = _mm512_set1_epi16(15);
     const __m512i shift = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(4), 1);
-    __m512 values = _mm512_fmadd_ps(iota, _mm512_set1_ps(scale), _mm512_set1_ps(bias));
+    __m512 values = code_values(scale, bias);
     __m512i table = (__m512i)_mm512_cvtne2ps_pbh(values, values);
     __m512i v = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)codes));
     __m512i i0 = _mm512_and_si512(_mm512_srlv_epi16(v, shift), low);
@@ -158,12 +171,14 @@ static void load_last_group(const uint8_t *codes, float scale, float bias, uint1
 /* Rows [row, row + n_rows), up to ROWS, of columns [col, col + n_cols), up to COLS; the block's
  * further rows are zeros. */
 static void dequantize_block(const matrix *w, int32_t row, int32_t n_rows, int32_t col,
-                             int32_t n_cols, weight_block out)
+                             int32_t n_cols, const group_values *values, weight_block out)
 {
+    const int32_t in_values = col / QUANT_GROUP % VALUE_GROUPS;
     for (int32_t i = 0; i < n_rows; i++) {
         size_t group = ((size_t)(row + i) * (size_t)w->cols + (size_t)col) / QUANT_GROUP;
         const uint8_t *codes = (const uint8_t *)w->codes + group * (QUANT_GROUP / 2);
-        const mapped_bf16 *scales = w->scales + group, *biases = w->biases + group;
+        const float *scales = values->scales[i] + in_values,
+                    *biases = values->biases[i] + in_values;
         uint16_t *to = out[0][i / TILE][i % TILE];
         int32_t left = n_cols / QUANT_GROUP;
         for (; left > 1; left -= 2) {
@@ -173,7 +188,7 @@ static void dequantize_block(const matrix *w, int32_t row, int32_t n_rows, int32
             biases += 2;
             to += 4 * STEP_STRIDE;
         }
-        if (left) load_last_group(codes, bf16_to_f32(*scales), bf16_to_f32(*biases), to);
+        if (left) load_last_group(codes, *scales, *biases, to);
     }
     for (int32_t i = n_rows; i < ROWS; i++)
         for (int32_t s = 0; s < n_cols / STEP; s++)
@@ -260,6 +275,7 @@ static void multiply_rows(const matrix *w, int32_t row, int32_t end, const uint1
                           int32_t n, pair_sums *sums)
 {
     _Alignas(64) weight_block weights;
+    _Alignas(64) group_values values;
     const int32_t n_pairs = (n + PAIR_INPUTS - 1) / PAIR_INPUTS;
     const int32_t n_rows = end - row < ROWS ? end - row : ROWS, next = row + ROWS;
     const size_t tile_elements = (size_t)w->cols * TILE;
@@ -268,7 +284,8 @@ static void multiply_rows(const matrix *w, int32_t row, int32_t end, const uint1
     for (int32_t col = 0; col < w->cols; col += COLS) {
         int32_t n_cols = w->cols - col < COLS ? w->cols - col : COLS;
         bool first = col == 0, last = col + n_cols == w->cols;
-        dequantize_block(w, row, n_rows, col, n_cols, weights);
+        if (col % (VALUE_GROUPS * QUANT_GROUP) == 0) widen_groups(w, row, n_rows, col, &values);
+        dequantize_block(w, row, n_rows, col, n_cols, &values, weights);
         const uint16_t *inputs = packed + (size_t)col * TILE;
         for (int32_t i = 0; i < n_pairs; i++, inputs += PAIR_TILES * tile_elements) {
             if (first)
