@@ -108,15 +108,18 @@ static bool is_jwt(const char *token, size_t n)
            memmem(header, decoded, "\"alg\"", 5);
 }
 
-/* "sk-" and the like begin words of other kinds: what follows must be drawn at random. */
+/* "sk-" and the like begin words of other kinds: what follows must be drawn at random. Few such
+ * texts, but some, have no digit; they change between small and capital letters all the time. */
 static bool looks_random(const char *token, size_t n)
 {
-    size_t digits = 0, letters = 0;
+    size_t digits = 0, letters = 0, changes = 0;
     for (size_t i = 0; i < n; i++) {
         digits += is_digit(token[i]);
         letters += is_letter(token[i]);
+        changes +=
+            i > 0 && is_upper(token[i]) && is_letter(token[i - 1]) && !is_upper(token[i - 1]);
     }
-    return digits > 0 && letters > 0;
+    return letters > 0 && (digits > 0 || changes >= 3);
 }
 
 static void find_tokens(scan *s)
@@ -140,7 +143,10 @@ static void find_tokens(scan *s)
         if (form->alphabet == TOKEN_DOTTED)
             while (n > 0 && s->text[c->end + n - 1] == '.') n--;
         if (n < form->least || n > form->most || is_alnum(char_at(s, c->end + n))) continue;
-        if (jwt ? !is_jwt(s->text + c->start, n_prefix + n) : !looks_random(s->text + c->end, n))
+        /* A length that is always the same tells enough: few, but some of them have no digit. */
+        bool exact = form->least == form->most;
+        if (jwt ? !is_jwt(s->text + c->start, n_prefix + n)
+                : !exact && !looks_random(s->text + c->end, n))
             continue;
         done = c->end + n;
         scan_add(s, DETECT_API_KEY, form->kind, c->start, done, 0.97);

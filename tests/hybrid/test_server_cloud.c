@@ -139,7 +139,9 @@ static void test_consent(void **state)
     assert_true(int_at(a.json, "error.consent.expires_at") > time(NULL));
     answer_clear(&a);
     assert_int_equal(fake_cloud_n_connections(f), 0);
-    char *text = json_dumps(ask("hybrid", "Charge " CARD), 0);
+    json_t *body = ask("hybrid", "Charge " CARD);
+    char *text = json_dumps(body, 0);
+    json_decref(body);
     for (int i = 0; i < 2; i++) {
         a = client_send(
             s, &(request_t){.path = "/v1/chat/completions", .body = text, .headers = {header}});
