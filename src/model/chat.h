@@ -19,6 +19,9 @@ calla_status chat_parser_create(const char *prompt, size_t n_prompt_bytes, const
                                 bool no_calls, calla_chat_event_fn event, void *user,
                                 calla_chat_parser **parser, calla_error *err);
 
+/* Changes no_calls for what is pushed from now on. */
+void chat_parser_allow_calls(calla_chat_parser *parser, bool allowed);
+
 /* What the text pushed so far ends in: the reasoning, the newlines between it and the content, the
  * content, or what is or may yet become a tool call. An incomplete tag of another kind belongs to
  * what it stands in. */

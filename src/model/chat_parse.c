@@ -230,6 +230,11 @@ calla_status calla_chat_parser_finish(calla_chat_parser *parser, calla_error *er
     return CALLA_OK;
 }
 
+void chat_parser_allow_calls(calla_chat_parser *parser, bool allowed)
+{
+    parser->no_calls = !allowed;
+}
+
 chat_place chat_parser_place(const calla_chat_parser *p)
 {
     if (p->state != STATE_TEXT) return PLACE_CALL;

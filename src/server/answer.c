@@ -121,8 +121,10 @@ calla_status answer_init(answer *a, const vocabulary *v, job *j, const job_promp
     a->calls = json_array();
     if (!a->calls) return no_memory(err);
     const calla_text *text = &prompt->rendered.text;
-    return chat_parser_create(text->data, text->n_bytes, r->tools, r->tool_choice == TOOLS_NONE,
-                              on_event, a, &a->parser, err);
+    bool no_calls = r->tool_choice == TOOLS_NONE || r->grammar;
+    a->calls_by_token = r->grammar && r->tools && r->tool_choice == TOOLS_AUTO;
+    return chat_parser_create(text->data, text->n_bytes, r->tools, no_calls, on_event, a,
+                              &a->parser, err);
 }
 
 void answer_deinit(answer *a)
@@ -184,6 +186,8 @@ calla_status answer_push(answer *a, const calla_sampled *sampled, calla_error *e
         return check(a, err);
     }
     strbuf_append(&a->raw, bytes, n_bytes);
+    if (a->calls_by_token && sampled->token == a->vocabulary->tool_call)
+        chat_parser_allow_calls(a->parser, true);
     CALLA_TRY(calla_chat_parser_push(a->parser, bytes, n_bytes, err));
     /* What does not end in content is not of the content. */
     if (a->n_held > 0 && chat_parser_place(a->parser) != PLACE_CONTENT) a->n_held--;

@@ -3,7 +3,6 @@
 #define CALLA_SERVER_CONTEXT_H
 
 #include "hybrid/hybrid.h"
-#include "server/acceptor.h"
 #include "server/access.h"
 #include "server/connections.h"
 #include "server/prepare.h"
@@ -24,8 +23,7 @@ struct server {
     hybrid *hybrid; /* the cloud beside the model, or NULL */
     connections *connections;
     struct MHD_Daemon *daemon;
-    acceptor *acceptor; /* hands connections to the daemon */
-    int listen_fd;      /* before there is one, else -1 */
+    int listen_fd;
     int32_t port;
     int64_t start_time; /* seconds since 1970 */
 

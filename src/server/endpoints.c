@@ -145,7 +145,7 @@ static bool tokenize_chat(http_request *r, api_error *e)
     if (ok) respond_tokens(r, &prompt.tokens);
     calla_prompt_free(&prompt.rendered);
     calla_tokens_free(&prompt.tokens);
-    free(request.logit_bias);
+    job_request_deinit(&request);
     return ok;
 }
 

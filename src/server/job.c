@@ -16,6 +16,12 @@ job *job_create(calla_error *err)
     return j;
 }
 
+void job_request_deinit(job_request *r)
+{
+    free(r->logit_bias);
+    grammar_free(r->grammar);
+}
+
 void job_free(job *j)
 {
     if (!j) return;
@@ -25,7 +31,7 @@ void job_free(job *j)
     }
     free(j->prompts);
     free(j->context);
-    free(j->request.logit_bias);
+    job_request_deinit(&j->request);
     json_decref(j->request.body);
     outbox_deinit(&j->out);
     free(j);

@@ -5,6 +5,7 @@
 #define CALLA_SERVER_JOB_H
 
 #include "base/json.h"
+#include "grammar/grammar.h"
 #include "server/outbox.h"
 
 #include <calla/model.h>
@@ -34,6 +35,7 @@ typedef struct job_request {
     bool one_tool_call;    /* parallel_tool_calls: false */
     bool no_thinking, preserve_thinking;
     int64_t thinking_budget; /* tokens of reasoning, -1 = no limit */
+    grammar *grammar;        /* of the content, owned; or NULL */
     /* Both. */
     calla_sampling sampling;
     calla_logit_bias *logit_bias; /* [sampling.n_logit_bias] owned */
@@ -79,6 +81,8 @@ static inline int32_t job_n_choices(const job *j)
     return j->n_prompts * j->request.n;
 }
 
+/* Frees what the request owns besides its body. */
+void job_request_deinit(job_request *r);
 job *job_create(calla_error *err);
 void job_free(job *j);
 

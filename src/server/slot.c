@@ -40,12 +40,23 @@ static void log_reuse(const slot *s, int64_t n_tokens)
     server_log_put(s->shared->log, miss ? "cache_miss" : "cache", fields);
 }
 
+static calla_status add_grammar(slot *s, calla_error *err)
+{
+    const job_request *r = &s->job->request;
+    token_rule *rule;
+    bool or_call = r->tools && r->tool_choice == TOOLS_AUTO;
+    CALLA_TRY(token_rule_grammar(s->shared->vocabulary, r->grammar, s->guide.thinking, or_call,
+                                 &rule, err));
+    return guide_add_rule(&s->guide, rule, err);
+}
+
 static calla_status set_rules(slot *s, calla_error *err)
 {
     const job_request *r = &s->job->request;
     calla_status status = CALLA_OK;
     CALLA_TRY(guide_init(&s->guide, s->shared->vocabulary, answer_is_reasoning(&s->answer),
                          r->thinking_budget, err));
+    if (r->grammar) return add_grammar(s, err);
     if (r->tool_choice != TOOLS_REQUIRED) return CALLA_OK;
     size_t n = json_array_size(r->tools);
     const char **names = calloc(n + 1, sizeof *names);

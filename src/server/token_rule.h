@@ -3,6 +3,7 @@
 #ifndef CALLA_SERVER_TOKEN_RULE_H
 #define CALLA_SERVER_TOKEN_RULE_H
 
+#include "grammar/grammar.h"
 #include "server/vocabulary.h"
 
 typedef struct token_rule token_rule;
@@ -32,5 +33,9 @@ static inline void token_mask_clear(uint32_t *mask, int32_t token)
  * texts are distinct and none begins with another. */
 calla_status token_rule_texts(const vocabulary *v, const char *const *texts, int32_t n,
                               token_rule **rule, calla_error *err);
+/* A text of the grammar, which stays the caller's, and then the end. or_call: it may begin with a
+ * tool call instead, which fulfils the rule. */
+calla_status token_rule_grammar(const vocabulary *v, const grammar *g, bool after_reasoning,
+                                bool or_call, token_rule **rule, calla_error *err);
 
 #endif

@@ -14,5 +14,11 @@ calla_status vocabulary_init(vocabulary *v, const calla_tokenizer *tokenizer, in
                              MAX_STOP_TOKENS);
         v->stops[v->n_stops++] = id;
     }
-    return CALLA_OK;
+    return token_trie_create(tokenizer, v->n_mask_words, &v->trie, err);
+}
+
+void vocabulary_close(vocabulary *v)
+{
+    token_trie_free(v->trie);
+    *v = (vocabulary){0};
 }

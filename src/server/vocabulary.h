@@ -3,6 +3,7 @@
 #define CALLA_SERVER_VOCABULARY_H
 
 #include "base/error.h"
+#include "grammar/token_trie.h"
 
 #include <calla/model.h>
 
@@ -15,10 +16,12 @@ typedef struct vocabulary {
     int32_t tool_call;              /* `<tool_call>`, or -1 */
     int32_t stops[MAX_STOP_TOKENS]; /* [n_stops] tokens that end an answer */
     int32_t n_stops;
+    token_trie *trie; /* for grammars */
 } vocabulary;
 
 /* n_vocab: rows of the model's logits. */
 calla_status vocabulary_init(vocabulary *v, const calla_tokenizer *tokenizer, int32_t n_vocab,
                              calla_error *err);
+void vocabulary_close(vocabulary *v);
 
 #endif

@@ -32,7 +32,8 @@ typedef struct wire_reader {
     int64_t thinking_budget, effort_budget; /* -1 = no limit, -2 = not said */
     int thinking, effort_thinking;          /* 1, 0, -1 = not said */
     const char *tool_choice_name;           /* named by tool_choice */
-    bool has_tool_choice;
+    const char *format;                     /* response_format.type, or NULL */
+    const json_t *format_schema;
     json_t *prompt; /* of completions */
 } wire_reader;
 extern const field wire_common_fields[];

@@ -194,19 +194,70 @@ static bool read_top_logprobs(const json_t *value, const char *name, void *into,
                      e);
 }
 
+/* ---- response_format ---- */
+
 static bool read_format_type(const json_t *value, const char *name, void *into, api_error *e)
 {
+    wire_reader *w = into;
+    w->format = json_string_value(value);
+    if (json_is_text(value, "text") || json_is_text(value, "json_object") ||
+        json_is_text(value, "json_schema"))
+        return true;
+    return api_invalid(e, name, "%s must be \"text\", \"json_object\" or \"json_schema\"", name);
+}
+
+static bool read_schema(const json_t *value, const char *name, void *into, api_error *e)
+{
+    if (!field_ignore_object(value, name, into, e)) return false;
+    ((wire_reader *)into)->format_schema = value;
+    return true;
+}
+
+/* What strict asks for is always done. */
+static bool read_strict(const json_t *value, const char *name, void *into, api_error *e)
+{
+    bool strict;
     (void)into;
-    if (json_is_text(value, "text")) return true;
-    return api_fail(e, 400, name, "unsupported_value", "%s: only \"text\" is supported", name);
+    return field_bool(value, name, &strict, e);
+}
+
+static bool read_json_schema(const json_t *value, const char *name, void *into, api_error *e)
+{
+    static const field fields[] = {{"name", field_ignore_string},
+                                   {"description", field_ignore_string},
+                                   {"schema", read_schema},
+                                   {"strict", read_strict},
+                                   {0}};
+    static const field *const lists[] = {fields, NULL};
+    (void)name;
+    return fields_read(value, "response_format.json_schema.", lists, into, e);
 }
 
 static bool read_response_format(const json_t *value, const char *name, void *into, api_error *e)
 {
-    static const field fields[] = {{"type", read_format_type}, {"json_schema", field_refuse}, {0}};
+    static const field fields[] = {
+        {"type", read_format_type}, {"json_schema", read_json_schema}, {0}};
     static const field *const lists[] = {fields, NULL};
-    (void)name;
-    return fields_read(value, "response_format.", lists, into, e);
+    if (!fields_read(value, "response_format.", lists, into, e)) return false;
+    if (((wire_reader *)into)->format) return true;
+    return api_invalid(e, name, "response_format.type is missing");
+}
+
+/* A required call leaves no content to be constrained. */
+static bool make_grammar(const wire_reader *w, api_error *e)
+{
+    static const char place[] = "response_format.json_schema.schema";
+    job_request *r = w->r;
+    calla_error err;
+    if (!w->format || strcmp(w->format, "text") == 0 || r->tool_choice == TOOLS_REQUIRED)
+        return true;
+    bool object = strcmp(w->format, "json_object") == 0;
+    if (!object && !w->format_schema) return api_invalid(e, place, "%s is missing", place);
+    json_t *any_object = json_pack("{s:s}", "type", "object");
+    grammar_spec spec = {.schema = object ? any_object : w->format_schema, .place = place};
+    bool ok = grammar_create(&spec, &r->grammar, &err) == CALLA_OK;
+    json_decref(any_object);
+    return ok ? true : api_fail_status(e, &err);
 }
 
 static bool read_modalities(const json_t *value, const char *name, void *into, api_error *e)
@@ -257,5 +308,5 @@ bool wire_read_chat(json_t *body, const wire_defaults *d, job_request *r, api_er
     if (w.n_top_logprobs >= 0 && !r->logprobs)
         return api_invalid(e, "top_logprobs", "top_logprobs needs logprobs: true");
     set_thinking(&w);
-    return check_tool_choice(&w, e) && wire_finish_common(&w, e);
+    return check_tool_choice(&w, e) && wire_finish_common(&w, e) && make_grammar(&w, e);
 }

@@ -2,7 +2,7 @@
 # The direction of dependence: base <- model <- engine <- server, cli; the backends (cpu, cuda)
 # include base and model and implement engine/backend.h; nothing includes a backend's headers but
 # the backend, its tests and the list of backends; hybrid stands beside the server, which may use it,
-# and knows base and the public headers; cli uses the public headers only.
+# and knows base and the public headers; so does grammar, which the server uses; cli uses the public headers only.
 set -euo pipefail
 cd "$3"
 bad=0
@@ -22,7 +22,8 @@ check src/model 'base/|model/'
 check src/engine 'base/|model/|engine/'
 check src/cpu 'base/|model/|engine/backend\.h|cpu/'
 check src/cuda 'base/|model/|engine/backend\.h|cuda/'
-check src/server 'base/|model/|engine/|server/|hybrid/'
+check src/grammar 'base/|grammar/'
+check src/server 'base/|model/|engine/|grammar/|server/|hybrid/'
 check src/hybrid 'base/|hybrid/'
 check cli '[a-z_]+\.h|server/|hybrid/'
 # Public headers include public headers only.

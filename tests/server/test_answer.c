@@ -30,6 +30,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
+    vocabulary_close(&words);
     calla_tokenizer_close(tokenizer);
     return 0;
 }

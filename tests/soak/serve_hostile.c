@@ -1,6 +1,7 @@
 /* Malformed and hostile requests against a running server: it answers with a status that fits,
- * soon, and is well afterwards. Without an answer the connection may end in two cases only: the
- * client ended its side while the server waited for more; or the answer was lost, as TCP loses it
+ * soon, and is well afterwards. Without an answer the connection may end in three cases only: the
+ * client ended its side while the server waited for more; the first line is no HTTP (it has no
+ * space, or begins with one), which libmicrohttpd drops; or the answer was lost, as TCP loses it
  * when the server closes while more is being sent. usage: serve_hostile PORT COUNT [SEED] */
 #include "base/clock.h"
 
@@ -22,7 +23,7 @@ enum { N_THREADS = 8, MAX_REQUEST = 100000, PATIENCE_MS = 30000, QUIET_MS = 30 }
 static int port;
 static long n_requests;
 static atomic_long n_done, n_bad, counts[1000]; /* counts: by status */
-static atomic_long n_ended, n_lost;             /* without an answer */
+static atomic_long n_ended, n_no_http, n_lost;  /* without an answer */
 static _Thread_local unsigned seed;
 
 static unsigned pick(unsigned n)
@@ -230,6 +231,16 @@ static outcome exchange(const text *t, char *answer, size_t n_answer)
     return n > 0 ? ANSWERED : TIMED_OUT;
 }
 
+/* Whether the first line could be a request's. */
+static bool is_http(const text *t)
+{
+    size_t i = 0;
+    while (i < t->n && (t->data[i] == '\r' || t->data[i] == '\n')) i++;
+    const char *end = memchr(t->data + i, '\n', t->n - i);
+    size_t n = end ? (size_t)(end - t->data) - i : t->n - i;
+    return n > 0 && t->data[i] != ' ' && memchr(t->data + i, ' ', n);
+}
+
 static bool status_is_expected(int status)
 {
     static const int expected[] = {100, 200, 204, 400, 401, 403, 404, 405, 408, 411,
@@ -250,15 +261,16 @@ static void *attack(void *user)
         outcome what = exchange(request, answer, 65536);
         if (sscanf(answer, "HTTP/1.%*d %d", &status) != 1) status = 0;
         counts[status < 1000 ? status : 0]++;
-        if (what == ENDED) {
+        if (what == CLOSED && !is_http(request)) {
+            n_no_http++;
+        } else if (what == ENDED) {
             n_ended++;
         } else if (what == LOST) {
             n_lost++;
         } else if (what != ANSWERED || !status_is_expected(status)) {
             n_bad++;
-            fprintf(stderr, "%s, status %d, to %zu bytes:\n%.*s\n",
-                    what == ANSWERED ? "answered" : "no answer", status, request->n,
-                    (int)(request->n < 400 ? request->n : 400), request->data);
+            fprintf(stderr, "%s, status %d:\n%.*s\n", what == ANSWERED ? "answered" : "no answer",
+                    status, (int)(request->n < 400 ? request->n : 400), request->data);
         }
     }
     free(request);
@@ -288,9 +300,10 @@ int main(int argc, char **argv)
         pthread_create(&threads[i], NULL, attack, (void *)(uintptr_t)(first + i));
     for (unsigned i = 0; i < N_THREADS; i++) pthread_join(threads[i], NULL);
     bool well = is_well();
-    printf("%ld requests, %ld wrong; without an answer: %ld cut short by the client, %ld lost; "
-           "status",
-           n_requests, n_bad, n_ended, n_lost);
+    printf(
+        "%ld requests, %ld wrong; without an answer: %ld cut short by the client, %ld no HTTP, %ld "
+        "lost; status",
+        n_requests, n_bad, n_ended, n_no_http, n_lost);
     for (int i = 100; i < 1000; i++)
         if (counts[i]) printf(" %d: %ld", i, counts[i]);
     printf("; the server is %s\n", well ? "well" : "not well");

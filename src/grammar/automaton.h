@@ -1,0 +1,90 @@
+/* What a grammar is compiled to: a pushdown automaton over bytes.
+ *
+ * A state has edges that read a byte, that go on without reading (jumps), and that call another
+ * part: a frame is pushed, and when that part reaches state ACCEPT it is popped and the frame's
+ * state is next. Every frame has one small number of its own, 0 at first: how many characters or
+ * items there were, or which property may come next. An edge may ask that the number lie in one of
+ * some intervals (its guard) and may change it. So lengths and orders cost no states.
+ *
+ * `need` is how many frames at least what the edge leads to will push: it is only taken where they
+ * fit, so that what was begun can be ended. */
+#ifndef CALLA_GRAMMAR_AUTOMATON_H
+#define CALLA_GRAMMAR_AUTOMATON_H
+
+#include "base/error.h"
+
+enum {
+    ACCEPT = 0,          /* the state in which a part ends */
+    MAX_FRAMES = 128,    /* of a stack: nesting of arrays, objects and strings */
+    MAX_EDGES = 1 << 18, /* of an automaton, as of its states */
+    NO_GUARD = 0,
+    CONTROL_BYTE = 0xff, /* begins what stands for a control token (token_trie.h) */
+};
+
+typedef enum edge_kind { EDGE_BYTES, EDGE_JUMP, EDGE_CALL } edge_kind;
+typedef enum edge_act {
+    ACT_NONE,
+    ACT_COUNT, /* number = min(number + 1, arg) */
+    ACT_SET,   /* number = arg */
+} edge_act;
+
+typedef struct pda_edge {
+    uint32_t target; /* of a call: where the part begins */
+    uint32_t arg;    /* of the act; of a call: the state to return to */
+    uint32_t guard;  /* NO_GUARD, or an index into guards */
+    uint8_t kind, act;
+    uint8_t lo, hi; /* EDGE_BYTES */
+    uint8_t need;
+} pda_edge;
+
+/* Bytes first, so that they are found without looking at the rest. */
+typedef struct pda_state {
+    uint32_t first, n_bytes, n_others; /* edges */
+    bool is_text;      /* the inside of a string of JSON without a pattern: string_text.h */
+    uint32_t min, max; /* of its characters */
+} pda_state;
+
+typedef struct interval {
+    uint32_t lo, hi; /* both included */
+} interval;
+typedef struct pda_guard {
+    uint32_t first, n; /* intervals, ascending and apart */
+} pda_guard;
+
+typedef struct automaton {
+    pda_state *states;   /* [n_states] */
+    pda_edge *edges;     /* [n_edges] */
+    interval *intervals; /* [n_intervals] */
+    pda_guard *guards;   /* [n_guards] */
+    size_t n_states, n_edges, n_intervals, n_guards;
+} automaton;
+
+void automaton_free(automaton *a);
+bool automaton_guard_holds(const automaton *a, uint32_t guard, uint32_t number);
+
+/* Building. Failures stay in `failed`; indices given after one are in range but mean nothing. */
+typedef struct builder {
+    automaton a;
+    uint32_t *next_edge, *first_edge; /* [edge], [state]: lists until builder_finish */
+    size_t state_capacity, edge_capacity, interval_capacity, guard_capacity;
+    size_t first_capacity, next_capacity;
+    calla_status failed; /* CALLA_ERR_MEMORY, or CALLA_ERR_UNSUPPORTED: too large */
+} builder;
+
+void builder_init(builder *b);
+void builder_free(builder *b);
+uint32_t builder_state(builder *b);
+/* Adds an edge to `from` and gives it, to be changed before the next call; NULL after a failure. */
+pda_edge *builder_edge(builder *b, uint32_t from, edge_kind kind, uint32_t target);
+pda_edge *builder_bytes(builder *b, uint32_t from, uint8_t lo, uint8_t hi, uint32_t target);
+void builder_jump(builder *b, uint32_t from, uint32_t target);
+void builder_call(builder *b, uint32_t from, uint32_t part, uint32_t back, uint8_t need);
+/* The text [n] from one state into another. */
+void builder_text(builder *b, uint32_t from, const char *text, size_t n, uint32_t target);
+/* A guard of intervals [n] in any order; overlapping ones are joined. The array is sorted. */
+uint32_t builder_guard(builder *b, interval *intervals, size_t n);
+uint32_t builder_guard_one(builder *b, uint32_t lo, uint32_t hi);
+/* Takes the automaton out of the builder. */
+calla_status builder_finish(builder *b, automaton *out, calla_error *err);
+
+#endif

@@ -1,0 +1,39 @@
+/* Grammars: what an answer may be, as a pushdown automaton (automaton.h) made of a JSON schema.
+ *
+ *     schema.h      reads schemas and merges their combinations
+ *     regex.h       patterns and formats, number_dfa.h numbers: automata without a stack
+ *     emit.h        puts all into one automaton
+ *     token_trie.h  the vocabulary, made once
+ *     matcher.h     follows one answer, and says which tokens may come next
+ *
+ * A grammar never changes once it is made and may be shared. Making one takes bounded time and
+ * memory, whatever the schema: everything is counted against the limits of these headers. */
+#ifndef CALLA_GRAMMAR_GRAMMAR_H
+#define CALLA_GRAMMAR_GRAMMAR_H
+
+#include "base/json.h"
+#include "grammar/automaton.h"
+
+/* What grammars read for the tokens that begin and end a tool call. */
+#define GRAMMAR_CALL     "\xff\x01"
+#define GRAMMAR_CALL_END "\xff\x02"
+/* What stands between the reasoning and the answer. */
+#define GRAMMAR_GAP "\n\n"
+
+typedef struct grammar {
+    automaton a;
+    uint32_t start;
+    uint32_t start_after_reasoning; /* GRAMMAR_GAP, then the start */
+} grammar;
+
+typedef struct grammar_spec {
+    const json_t *schema; /* the answer is a value of it */
+    const char *place;    /* what the schema is called in errors ["schema"] */
+} grammar_spec;
+
+/* Borrows the schema during the call. CALLA_ERR_INPUT names the place in the schema and what is
+ * wrong or not supported there. */
+calla_status grammar_create(const grammar_spec *spec, grammar **out, calla_error *err);
+void grammar_free(grammar *g);
+
+#endif

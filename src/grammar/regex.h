@@ -1,0 +1,28 @@
+/* Patterns to automata over the bytes that spell a string.
+ *
+ * What ECMA-262's regular expressions and those of other JSON schema tools agree on: literals, `.`,
+ * classes, \d \w \s and their opposites, escapes, groups, alternatives, greedy or lazy quantifiers,
+ * and ^ and $ at the ends of a whole alternative. An alternative without them matches anywhere in
+ * the string, as JSON schema says. Look-around, back references, \b and \p are refused. */
+#ifndef CALLA_GRAMMAR_REGEX_H
+#define CALLA_GRAMMAR_REGEX_H
+
+#include "grammar/dfa.h"
+
+typedef enum text_spelling {
+    SPELL_JSON, /* inside a string of JSON: ", \ and controls are escaped, in one way each; no NUL
+                 */
+    SPELL_RAW,  /* as it is, without line feeds and '<': what raw values of tool calls can hold */
+} text_spelling;
+
+enum { PATTERN_MAX_STATES = 4096 };
+
+/* The automaton of the strings that match pattern [n_bytes] (UTF-8). CALLA_ERR_UNSUPPORTED says
+ * what the pattern has that is not supported, or that it is too large. */
+calla_status regex_compile(const char *pattern, size_t n_bytes, text_spelling s, dfa *out,
+                           calla_error *err);
+
+/* The pattern of a format of JSON schema ("date", "uuid" ...), or NULL. */
+const char *format_pattern(const char *name);
+
+#endif
