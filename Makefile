@@ -18,7 +18,7 @@ DESTDIR ?=
 # Tests run side by side, one per processor.
 JOBS    ?= $(shell nproc)
 
-.PHONY: all demo test soak detect install format check-format clean deps build sysroot-aarch64
+.PHONY: all demo test soak detect device-bundle install format check-format clean deps build sysroot-aarch64
 
 all: build
 
@@ -48,6 +48,10 @@ test: build
 # Long runs: tests/soak/*.sh, each given the program, the build folder and the source folder.
 soak: build
 	@for s in tests/soak/*.sh; do echo "== $$s"; bash $$s $(BUILD)/calla $(BUILD) . || exit 1; done
+
+# For tests/cuda/device_check.sh on a machine with a GPU and nothing else.
+device-bundle: build
+	@tools/device-bundle.sh $(BUILD) $(BUILD)/device-check.tar.xz
 
 # What cross-compiling for 64-bit Arm links with (preset aarch64): the same libraries, unpacked.
 sysroot-aarch64:

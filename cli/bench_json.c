@@ -22,10 +22,11 @@ static json_t *profile_json(const bench_profile *p)
         const calla_profile_entry *e = &p->entries[i];
         double n = p->n_profiled;
         if (e->n_calls == 0) continue;
-        json_array_append_new(list, json_pack("{s:s, s:f, s:f, s:f, s:f}", "name", e->name,
-                                              "seconds", (double)e->ns * 1e-9 / n, "calls",
-                                              (double)e->n_calls / n, "bytes", (double)e->bytes / n,
-                                              "operations", (double)e->operations / n));
+        json_array_append_new(
+            list, json_pack("{s:s, s:f, s:f, s:f, s:f, s:f}", "name", e->name, "seconds",
+                            (double)e->ns * 1e-9 / n, "calls", (double)e->n_calls / n, "levels",
+                            (double)e->n_levels / n, "bytes", (double)e->bytes / n, "operations",
+                            (double)e->operations / n));
     }
     return list;
 }

@@ -62,8 +62,13 @@ static void print_points(FILE *out, const char *kind, const char *unit, const be
 static void print_profile(FILE *out, const char *kind, const char *per, const bench_point *p)
 {
     if (is_skipped(p)) return;
-    double all = 0;
-    for (int32_t i = 0; i < p->profile.n_entries; i++) all += (double)p->profile.entries[i].ns;
+    double all = 0, calls = 0, levels = 0, n = p->profile.n_profiled;
+    for (int32_t i = 0; i < p->profile.n_entries; i++) {
+        const calla_profile_entry *e = &p->profile.entries[i];
+        all += (double)e->ns;
+        calls += e->n_levels > 0 ? (double)e->n_calls : 0; /* not the host's */
+        levels += (double)e->n_levels;
+    }
     fprintf(out, "\n%s %-18d %10s %8s %8s %12s %14s\n", kind, p->tokens, per, "share", "calls",
             "bytes", "operations");
     for (int32_t i = 0; i < p->profile.n_entries; i++) {
@@ -74,10 +79,11 @@ static void print_profile(FILE *out, const char *kind, const char *per, const be
             rate_text((double)e->bytes * 1e9 / (double)e->ns, "B/s", read);
         if (e->ns > 0 && e->operations > 0)
             rate_text((double)e->operations * 1e9 / (double)e->ns, "FLOP/s", multiply);
-        fprintf(out, "  %-23s %10.3f %6.1f %% %8.0f %12s %14s\n", e->name,
-                (double)e->ns * 1e-6 / p->profile.n_profiled, 100 * (double)e->ns / all,
-                (double)e->n_calls / p->profile.n_profiled, read, multiply);
+        fprintf(out, "  %-23s %10.3f %6.1f %% %8.0f %12s %14s\n", e->name, (double)e->ns * 1e-6 / n,
+                100 * (double)e->ns / all, (double)e->n_calls / n, read, multiply);
     }
+    if (levels > 0)
+        fprintf(out, "  in all %.0f launches, %.0f dependency levels\n", calls / n, levels / n);
 }
 
 void bench_print_table(FILE *out, const bench_report *r)

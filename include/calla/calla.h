@@ -335,7 +335,9 @@ CALLA_API calla_status calla_engine_measure(calla_engine *engine, calla_machine_
 typedef struct calla_profile_entry {
     const char *name; /* static storage */
     int64_t ns;
-    int64_t n_calls;    /* parallel regions, or pieces of serial work */
+    int64_t n_calls;    /* parallel regions, kernels launched, or pieces of serial work */
+    int64_t n_levels;   /* of a device: how often work waits for work before it, launches included;
+                           0 = not counted */
     int64_t bytes;      /* weights, state and KV that it had to move */
     int64_t operations; /* on them; a multiply-add counts two */
 } calla_profile_entry;

@@ -57,6 +57,7 @@ void cuda_profile_mark(backend *b, operation op, int32_t n_kernels)
     profile *p = &b->profile;
     if (!p->on) return;
     p->entries[op].n_calls += n_kernels;
+    p->entries[op].n_levels += n_kernels; /* one stream: each waits for the one before */
     if (p->n_marks == MAX_MARKS) return;
     p->operations[p->n_marks++] = op;
     record(b, p->n_marks);

@@ -1,73 +1,99 @@
 #!/usr/bin/env bash
 # Everything there is to check about the CUDA backend, on a machine with a GPU and nothing else: the
-# programs are brought along (statically linked CUDA runtime), packages are not needed.
+# programs, the libraries they need and the test data are brought along (`make device-bundle`).
 #
-#   tests/cuda/device_check.sh PROGRAMS SOURCE OUT [SECONDS]
+#   device_check.sh [PROGRAMS SOURCE OUT]
 #
-# PROGRAMS holds calla, the test programs and the shared libraries they need; SOURCE is this
-# repository (test data, models/tiny); the report goes to OUT/report.txt, logs beside it. Each step
-# may take SECONDS (120). Exit code 1 if a step failed.
+# PROGRAMS holds calla, the test programs and shared libraries; SOURCE models/tiny and tests/data;
+# without arguments they are beside this script. The report goes to OUT/report.txt (report/), logs
+# beside it. Exit code 1 if a step failed. In the environment:
+#   CALLA_CHECK_STEPS    a regular expression: only the steps whose names match [all]
+#   CALLA_CHECK_SECONDS  a step may take [180]
+# The steps "compare-full" and "bench" take 45 GB of memory and 22 GB of the device's.
 set -u
-programs=$(readlink -f "$1") source=$(readlink -f "$2") out=$3 limit=${4:-120}
+here=$(dirname "$(readlink -f "$0")")
+programs=$(readlink -f "${1:-$here/programs}") source=$(readlink -f "${2:-$here/source}")
+out=${3:-$here/report}
+steps=${CALLA_CHECK_STEPS:-.} limit=${CALLA_CHECK_SECONDS:-180}
 mkdir -p "$out"
 out=$(readlink -f "$out")
 report=$out/report.txt
 : >"$report"
 export LD_LIBRARY_PATH=$programs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export PATH=$PATH:/usr/local/cuda/bin
 export CALLA_TEST_BACKEND=cuda CALLA_TEST_SOURCE=$source
+tiny=$source/models/tiny calla=$programs/calla question="What is a river?"
 failed=0
 
 say() { printf '%s\n' "$*" | tee -a "$report"; }
-# step NAME COMMAND...: runs it into NAME.log; one line of the report.
+show() { sed 's/^/        /' | tee -a "$report"; }
+# step NAME LINES COMMAND...: runs it into NAME.log; a line of the report, and the last LINES of the
+# log; more where it failed.
 step() {
-    local name=$1 start=$SECONDS code
-    shift
-    timeout "$limit" "$@" >"$out/$name.log" 2>&1
+    local name=$1 lines=$2 start=$SECONDS code
+    shift 2
+    [[ $name =~ $steps ]] || return 0
+    timeout -k 5 "$limit" "$@" >"$out/$name.log" 2>&1
     code=$?
     case $code in
     0) say "ok      $name ($((SECONDS - start)) s)" ;;
     77) say "skipped $name: $(tail -1 "$out/$name.log")" ;;
     *)
         say "FAILED  $name, exit code $code ($((SECONDS - start)) s)"
-        tail -5 "$out/$name.log" | sed 's/^/        /' | tee -a "$report"
         failed=1
+        [ "$lines" -ge 8 ] || lines=8
         ;;
     esac
+    [ "$lines" = 0 ] || tail -n "$lines" "$out/$name.log" | show
 }
 
 say "$(date -u '+%Y-%m-%d %H:%M UTC')  $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null)"
-say "$("$programs/calla" --version)"
+say "$("$calla" --version)$([ ! -f "$here/commit" ] || printf ', commit %s' "$(cat "$here/commit")")"
 
-for test in "$programs"/test_*; do step "$(basename "$test")" "$test"; done
+# The kernels, the models and sessions on this backend, failing calls, a thousand requests. The
+# model tests run every kernel set of the device: its own and, with isa sm_80, the general ones.
+for test in "$programs"/test_*; do step "$(basename "$test")" 0 "$test"; done
+say "$(grep -h 'requests:\|failures of' "$out"/test_*.log 2>/dev/null)"
 
-# The same answer every time, and the one the CPU gives.
-answer() {
-    "$programs/calla" run -m "$source/models/tiny" --backend "$1" --no-think --greedy -p "What is a river?"
-}
+# What `make demo BACKEND=cuda` runs.
+step demo 2 "$calla" run -m "$tiny" --backend cuda --no-think --greedy --stats -p "$question"
+
+# The same answer every time, with either kernels, and the one the CPU gives.
+answer() { "$calla" run -m "$tiny" "$@" --no-think --greedy -p "$question"; }
 same_answers() {
     local first
-    first=$(answer cuda) || return 1
+    first=$(answer --backend cuda) || return 1
     echo "$first"
-    for _ in 1 2 3; do [ "$(answer cuda)" = "$first" ] || return 1; done
-    [ "$(answer cpu)" = "$first" ]
+    for _ in 1 2 3; do [ "$(answer --backend cuda)" = "$first" ] || return 1; done
+    [ "$(answer --backend cuda --isa sm_80)" = "$first" ] && [ "$(answer --backend cpu)" = "$first" ]
 }
-step answers same_answers
+step answers 1 same_answers
 
+# The sanitizer sees the kernels with little work, whole runs, and a step submitted behind another.
+sanitize() {
+    local tool=$1 name=$2
+    shift 2
+    step "$tool-$name" 1 compute-sanitizer --tool "$tool" --error-exitcode 9 "$@"
+}
 if command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck initcheck; do
-        step "sanitizer-$tool" compute-sanitizer --tool $tool --error-exitcode 9 \
-            "$programs/calla" run -m "$source/models/tiny" --backend cuda --no-think -n 6 --seed 1 \
-            -p "What is a river?"
+        sanitize $tool kernels "$programs/test_prefill" --small
+        for isa in auto sm_80; do
+            sanitize $tool "run-$isa" "$calla" run -m "$tiny" --backend cuda --isa $isa --no-think \
+                -n 3 --seed 1 -p "$question"
+        done
+        CALLA_TEST_FILTER='test_steps_ahead' sanitize $tool oracle-a "$programs/test_sequences"
     done
 else
-    say "skipped compute-sanitizer: not there"
+    say "skipped the sanitizer's steps: no compute-sanitizer"
 fi
 
-if [ "${CALLA_CHECK_BENCH:-1}" = 1 ]; then
-    for flags in "" --profile; do
-        step "bench$flags" "$programs/calla" bench --synth 35b --backend cuda --prefill 512,4096 \
-            --decode 512,4096 --repeat 3 $flags
-        sed 's/^/        /' "$out/bench$flags.log" | tail -60 | tee -a "$report"
-    done
-fi
+# Against the reference, and at full size against the CPU's kernels that multiply exactly.
+step compare-tiny 8 "$programs/compare_backends" --model "$tiny" --against-isa f32 \
+    --lengths 1,63,512,1500
+step compare-full 11 "$programs/compare_backends"
+
+step bench 16 "$calla" bench --synth 35b --backend cuda --prefill 512,4096 --decode 512,4096 --repeat 3
+step bench-profile 70 "$calla" bench --synth 35b --backend cuda --prefill 512,4096 \
+    --decode 512,4096 --repeat 1 --profile
 exit $failed
