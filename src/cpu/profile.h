@@ -3,31 +3,13 @@
 #define CALLA_CPU_PROFILE_H
 
 #include "base/clock.h"
-
-#include <calla/calla.h>
-
-typedef enum operation {
-    OP_EMBEDDING,
-    OP_NORMS,
-    OP_GDN_PROJECTIONS,
-    OP_GDN_CONV, /* convolution and gates; decode does them with the scan */
-    OP_GDN_SCAN,
-    OP_GDN_OUT,
-    OP_ATTENTION_PROJECTIONS,
-    OP_ATTENTION,
-    OP_ATTENTION_OUT,
-    OP_ROUTER,
-    OP_EXPERTS,
-    OP_SHARED_EXPERT,
-    OP_HEAD,
-    OP_OTHER, /* what is left of whole chunks and steps */
-    N_OPERATIONS
-} operation;
+#include "model/cost.h"
 
 typedef struct profile {
     bool on;
-    int64_t total_ns, n_runs; /* of whole chunks and steps */
-    calla_profile_entry entries[N_OPERATIONS];
+    int64_t total_ns, n_runs;                  /* of whole chunks and steps */
+    calla_profile_entry entries[N_OPERATIONS]; /* times and calls */
+    cost costs[N_OPERATIONS];
 } profile;
 
 /* From zero. */

@@ -208,8 +208,8 @@ static void cuda_close(backend *b)
     device_free(&b->w.memory);
     device_free(&b->scratch_memory);
     if (b->host.memory) cudaFreeHost(b->host.memory);
-    for (int i = 0; b->profile.have_events && i <= MAX_MARKS; i++)
-        cudaEventDestroy(b->profile.events[i]);
+    for (int i = 0; i <= MAX_MARKS; i++)
+        if (b->profile.events[i]) cudaEventDestroy(b->profile.events[i]);
     for (int i = 0; i < 2; i++)
         if (b->layer_done[i]) cudaEventDestroy(b->layer_done[i]);
     if (b->stream) cudaStreamDestroy(b->stream);

@@ -20,6 +20,7 @@
 #include "base/memory.h"
 #include "base/threads.h"
 #include "engine/backend.h"
+#include "model/cost.h"
 
 #include "cuda/decode_kernels.h"
 #include "cuda/prefill_kernels.cuh"
@@ -216,35 +217,17 @@ typedef struct flight {
 
 /* ---- profile ---- */
 
-typedef enum operation {
-    OP_EMBEDDING,
-    OP_NORMS,
-    OP_GDN_PROJECTIONS,
-    OP_GDN_MIX,
-    OP_GDN_OUT,
-    OP_ATTENTION_PROJECTIONS,
-    OP_ATTENTION,
-    OP_ATTENTION_OUT,
-    OP_ROUTER,
-    OP_EXPERTS,
-    OP_SHARED_EXPERT,
-    OP_HEAD,
-    OP_SAMPLING,
-    OP_OTHER,
-    N_OPERATIONS
-} operation;
-
 enum { MAX_MARKS = 16 * MAX_LAYERS };
 
 /* Events between the operations of a run: the time up to a mark is that operation's. */
 typedef struct profile {
     bool on;
-    bool have_events;
     cudaEvent_t events[MAX_MARKS + 1];
     operation operations[MAX_MARKS + 1];
     int32_t n_marks;
-    cudaError_t status; /* of the run's events so far */
-    calla_profile_entry entries[N_OPERATIONS];
+    cudaError_t status;                        /* of the run's events so far */
+    calla_profile_entry entries[N_OPERATIONS]; /* times, launches and levels */
+    cost costs[N_OPERATIONS];
 } profile;
 
 /* ---- backend ---- */

@@ -105,7 +105,7 @@ static cudaError_t run_gdn(backend *b, const device_layer *l, int32_t n)
                        .dt_bias = l->dt_bias,
                        .out = b->d.mixed};
     cudaError_t status = launch_gdn_step(&a, b->stream);
-    cuda_profile_mark(b, OP_GDN_MIX, 1);
+    cuda_profile_mark(b, OP_GDN_SCAN, 1); /* with the convolution */
     return status;
 }
 

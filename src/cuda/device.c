@@ -3,6 +3,7 @@
 calla_status device_check(cudaError_t status, const char *what, calla_error *err)
 {
     if (status == cudaSuccess) return CALLA_OK;
+    cudaGetLastError(); /* nothing else is to find it */
     return error_set(err, status == cudaErrorMemoryAllocation ? CALLA_ERR_MEMORY : CALLA_ERR_DEVICE,
                      "CUDA: %s: %s (%s)", what, cudaGetErrorString(status),
                      cudaGetErrorName(status));
@@ -29,7 +30,7 @@ calla_status device_allocate(device_arena *a, const char *what, calla_error *err
     cudaMemGetInfo(&free_bytes, &total_bytes);
     cudaError_t status = cudaMalloc(&memory, bytes > 0 ? bytes : 256);
     if (status == cudaErrorMemoryAllocation) {
-        cudaGetLastError(); /* not one that stays */
+        cudaGetLastError();
         return error_set(err, CALLA_ERR_MEMORY,
                          "%s: %.2f GB of device memory are needed, %.2f of %.2f GB are free", what,
                          (double)bytes * 1e-9, (double)free_bytes * 1e-9,
@@ -49,7 +50,12 @@ void device_free(device_arena *a)
 
 calla_status pinned_allocate(size_t bytes, const char *what, void **memory, calla_error *err)
 {
-    return device_check(cudaHostAlloc(memory, bytes, cudaHostAllocDefault), what, err);
+    cudaError_t status = cudaHostAlloc(memory, bytes, cudaHostAllocDefault);
+    if (status != cudaErrorMemoryAllocation) return device_check(status, what, err);
+    cudaGetLastError();
+    return error_set(err, CALLA_ERR_MEMORY,
+                     "%s: %.2f GB of page-locked memory are needed, the system does not give them",
+                     what, (double)bytes * 1e-9);
 }
 
 calla_status backend_check(backend *b, cudaError_t status, const char *what, calla_error *err)

@@ -133,9 +133,10 @@ static calla_status gdn_piece(chunk *t, const piece *r)
                           .mixed = halves_at(p->mixed, row * (size_t)c->value_size),
                           .workspace = p->workspace};
     TRY_CHUNK(t, prefill_gdn_convolve(&a, b->stream));
+    cuda_profile_mark(b, OP_GDN_CONV, 1);
     TRY_CHUNK(t, prefill_gdn_scan(&b->device, &a, b->stream));
     TRY_CHUNK(t, prefill_gdn_gated_norm(&a, b->stream));
-    cuda_profile_mark(b, OP_GDN_MIX, 4);
+    cuda_profile_mark(b, OP_GDN_SCAN, 3);
     return CALLA_OK;
 }
 
@@ -469,6 +470,8 @@ calla_status cuda_prefill_chunk(backend *b, backend_sequence *s, const int32_t *
     calla_status status = run_chunk(&t, mode, logits, control);
     if (status == CALLA_OK) status = cuda_profile_end(b, err);
     if (status != CALLA_OK) {
+        /* What is on its way still needs the block table, which is copied from the host's. */
+        cudaStreamSynchronize(b->stream);
         cuda_store_trim(b, s, at->length + n);
         return status;
     }

@@ -339,6 +339,7 @@ calla_status cuda_weights_upload(backend *b, calla_error *err)
             done);
     status = upload_all(&u);
 done:
+    cudaStreamSynchronize(b->stream); /* of the buffers; a failure has been reported */
     for (int i = 0; i < n_events; i++) cudaEventDestroy(u.done[i]);
     cudaFreeHost(host);
     device_free(&staging);

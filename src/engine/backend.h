@@ -136,7 +136,7 @@ typedef struct backend_ops {
      * end of wait. When submit or wait fails or is cancelled, the step is over: a sequence whose
      * length did not grow is as it was before, any other is only good for sequence_reset or
      * snapshot_restore; so is one of a step submitted behind it, which is still to be waited for.
-     */
+     * Between submit and wait nothing else is done to these sequences but snapshots of them. */
     calla_status (*step_submit)(backend *b, const step_request *requests, int32_t n,
                                 calla_error *err);
     calla_status (*step_wait)(backend *b, step_result *results, int32_t n,

@@ -53,7 +53,7 @@ say "$("$calla" --version)$([ ! -f "$here/commit" ] || printf ', commit %s' "$(c
 # The kernels, the models and sessions on this backend, failing calls, a thousand requests. The
 # model tests run every kernel set of the device: its own and, with isa sm_80, the general ones.
 for test in "$programs"/test_*; do step "$(basename "$test")" 0 "$test"; done
-say "$(grep -h 'requests:\|failures of' "$out"/test_*.log 2>/dev/null)"
+grep -h 'requests:\|failures of' "$out"/test_*.log 2>/dev/null | show
 
 # What `make demo BACKEND=cuda` runs.
 step demo 2 "$calla" run -m "$tiny" --backend cuda --no-think --greedy --stats -p "$question"
@@ -67,7 +67,9 @@ same_answers() {
     for _ in 1 2 3; do [ "$(answer --backend cuda)" = "$first" ] || return 1; done
     [ "$(answer --backend cuda --isa sm_80)" = "$first" ] && [ "$(answer --backend cpu)" = "$first" ]
 }
-step answers 1 same_answers
+export -f answer same_answers
+export calla tiny question
+step answers 1 bash -c same_answers
 
 # The sanitizer sees the kernels with little work, whole runs, and a step submitted behind another.
 sanitize() {
