@@ -1,6 +1,6 @@
 /* Two backends on the same model, teacher-forced: after prompts of some lengths, and along the
  * tokens that the reference prefers behind them, the log-probabilities of the reference's five best
- * tokens, and the best one; from prefill and, a step from each of the same states, from decode.
+ * tokens, and the best one: from prefill, and every eighth token from a decode step, too.
  *
  *   compare_backends [--model DIR | --shape 35b] [--backend cuda] [--isa auto]
  *                    [--against-backend cpu] [--against-isa avx512] [--threads N]
@@ -26,7 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BEST = 5, MAX_LENGTHS = 16 };
+enum { BEST = 5, MAX_LENGTHS = 16, PIECE = 8 };
 
 typedef struct comparison {
     const char *dir, *shape;
@@ -131,7 +131,7 @@ typedef struct text {
     int32_t n_prompt;
     int32_t *tokens;      // [n_prompt + n_steps]
     best_tokens *prefill; // [n_steps + 1] after the prompt and each token behind it
-    best_tokens *decode;  // [n_steps] after each token behind it
+    best_tokens *decode;  // [ceil(n_steps / PIECE)] after the first token of each piece of them
     routing routing;
 } text;
 
@@ -147,7 +147,8 @@ typedef struct run_state {
     text *t;
     bool is_reference;
     difference prefill, decode; /* of what is tested */
-    float *logits;              // [n_vocab]
+    float *logits;              // [PIECE][n_vocab]
+    double seconds;
 } run_state;
 
 static void compare_position(const run_state *r, const float *logits, const best_tokens *b,
@@ -176,55 +177,74 @@ static void see(run_state *r, const float *logits, best_tokens *best, difference
         compare_position(r, logits, best, d);
 }
 
-static void prefill(run_state *r, backend_sequence *s, int32_t first, int32_t n)
+static void prefill(run_state *r, backend_sequence *s, int32_t first, int32_t n, logits_mode mode)
 {
     calla_error err;
     calla_control control = {0};
     const calla_engine *e = r->engine;
-    check(e->ops->prefill(e->backend, s, r->t->tokens + first, n, LOGITS_LAST, r->logits, &control,
-                          &err),
+    check(e->ops->prefill(e->backend, s, r->t->tokens + first, n, mode, r->logits, &control, &err),
           &err);
 }
 
-/* One decode step in `s` from the state of `from`. */
-static void step_from(run_state *r, const backend_sequence *from, backend_sequence *s,
-                      int32_t token, step_result *result)
+/* Makes `to` what `from` is. */
+static void branch_off(const run_state *r, const backend_sequence *from, backend_sequence *to)
 {
     calla_error err;
     backend_snapshot *snapshot;
     const calla_engine *e = r->engine;
-    step_request request = {.sequence = s, .token = token};
     check(e->ops->snapshot_create(e->backend, from, &snapshot, &err), &err);
-    e->ops->snapshot_restore(e->backend, snapshot, s);
+    e->ops->snapshot_restore(e->backend, snapshot, to);
     e->ops->snapshot_free(e->backend, snapshot);
-    check(e->ops->step_submit(e->backend, &request, 1, &err), &err);
-    check(e->ops->step_wait(e->backend, result, 1, NULL, &err), &err);
 }
 
-/* The text on one backend. The reference chooses the tokens behind the prompt. */
+static const float *step(const run_state *r, backend_sequence *s, int32_t token)
+{
+    calla_error err;
+    step_result result;
+    step_request request = {.sequence = s, .token = token};
+    const calla_engine *e = r->engine;
+    check(e->ops->step_submit(e->backend, &request, 1, &err), &err);
+    check(e->ops->step_wait(e->backend, &result, 1, NULL, &err), &err);
+    return result.logits;
+}
+
+/* The tokens behind the prompt, whose last logits are r->logits: by decode, in `branch`. */
+static void choose_tokens(run_state *r, const backend_sequence *s, backend_sequence *branch)
+{
+    int32_t n = r->engine->info.n_vocab_tokens, *tokens = r->t->tokens + r->t->n_prompt;
+    branch_off(r, s, branch);
+    tokens[0] = best_of(r->logits, n);
+    for (int32_t i = 1; i < r->c->n_steps; i++)
+        tokens[i] = best_of(step(r, branch, tokens[i - 1]), n);
+}
+
+/* The text on one backend. */
 static void run_text(run_state *r)
 {
     calla_error err;
     backend_sequence *s, *branch;
-    step_result result;
     const calla_engine *e = r->engine;
     text *t = r->t;
+    int64_t start_ns = clock_ns();
     t->routing.hold = !r->is_reference;
     e->ops->set_route(e->backend, r->is_reference || !r->c->free ? see_route : NULL, &t->routing);
     check(e->ops->sequence_create(e->backend, &s, &err), &err);
     check(e->ops->sequence_create(e->backend, &branch, &err), &err);
-    prefill(r, s, 0, t->n_prompt);
-    for (int32_t i = 0;; i++) {
-        see(r, r->logits, &t->prefill[i], &r->prefill);
-        if (i == r->c->n_steps) break;
-        int32_t *token = &t->tokens[t->n_prompt + i];
-        if (r->is_reference) *token = t->prefill[i].tokens[0];
-        step_from(r, s, branch, *token, &result);
-        see(r, result.logits, &t->decode[i], &r->decode);
-        prefill(r, s, t->n_prompt + i, 1);
+    prefill(r, s, 0, t->n_prompt, LOGITS_LAST);
+    see(r, r->logits, &t->prefill[0], &r->prefill);
+    if (r->is_reference) choose_tokens(r, s, branch);
+    for (int32_t i = 0; i < r->c->n_steps; i += PIECE) {
+        int32_t n = r->c->n_steps - i < PIECE ? r->c->n_steps - i : PIECE;
+        branch_off(r, s, branch);
+        see(r, step(r, branch, t->tokens[t->n_prompt + i]), &t->decode[i / PIECE], &r->decode);
+        prefill(r, s, t->n_prompt + i, n, LOGITS_ALL);
+        for (int32_t k = 0; k < n; k++)
+            see(r, r->logits + (size_t)k * (size_t)e->info.n_vocab, &t->prefill[i + k + 1],
+                &r->prefill);
     }
     e->ops->sequence_free(e->backend, s);
     e->ops->sequence_free(e->backend, branch);
+    r->seconds = (double)(clock_ns() - start_ns) * 1e-9;
 }
 
 /* ---- the whole ---- */
@@ -274,47 +294,46 @@ static void print_difference(const char *what, const text *t, const difference *
            d->sum / d->n, d->n_beyond, d->n, d->n_clear_same, d->n_clear, d->n_same, d->n);
 }
 
-static bool judge(const run_state *r)
+static bool judge(const run_state *r, double reference_seconds)
 {
     const text *t = r->t;
     const difference *p = &r->prefill, *d = &r->decode;
     print_difference("prefill", t, p);
     print_difference("decode", t, d);
+    printf("%16s %.1f s and %.1f s", "", reference_seconds, r->seconds);
     if (!r->c->free)
-        printf("%16s other experts, or another order of them, in %d of %d choices\n", "",
+        printf("; other experts, or another order of them, in %d of %d choices",
                atomic_load(&t->routing.n_other),
                (t->n_prompt + r->c->n_steps) * t->routing.n_layers);
+    printf("\n");
+    fflush(stdout);
     return p->n_beyond == 0 && p->n_clear_same == p->n_clear && 2 * d->n_beyond <= d->n;
 }
 
 static bool compare(const comparison *c)
 {
-    static text texts[MAX_LENGTHS];
     bool good = true;
-    for (int which = 1; which >= 0; which--) { /* the reference first */
-        calla_engine *engine = open_engine(c, which);
-        printf("%s: %s %s, %d threads\n", which ? "reference" : "tested", engine->info.backend,
-               engine->info.isa, engine->info.n_threads);
-        if (!which)
-            printf("%8s %7s %10s %10s %10s %14s %10s\n", "", "prompt", "largest", "mean", "beyond",
-                   "same, if clear", "same");
-        for (int32_t i = 0; i < c->n_lengths; i++) {
-            int64_t start_ns = clock_ns();
-            if (which) make_text(c, engine, i, &texts[i]);
-            run_state r = {.c = c, .engine = engine, .t = &texts[i], .is_reference = which == 1};
-            r.logits = zeros((size_t)engine->info.n_vocab, sizeof *r.logits);
-            run_text(&r);
-            free(r.logits);
-            if (which)
-                printf("  %d and %d tokens: %.1f s\n", c->lengths[i], c->n_steps,
-                       (double)(clock_ns() - start_ns) * 1e-9);
-            else
-                good = judge(&r) && good;
-            fflush(stdout);
-        }
-        calla_engine_close(engine);
+    calla_engine *engines[2]; /* what is tested, the reference */
+    for (int i = 1; i >= 0; i--) {
+        engines[i] = open_engine(c, i);
+        printf("%s: %s %s, %d threads\n", i ? "reference" : "tested", engines[i]->info.backend,
+               engines[i]->info.isa, engines[i]->info.n_threads);
     }
-    for (int32_t i = 0; i < c->n_lengths; i++) free_text(&texts[i]);
+    printf("%8s %7s %10s %10s %10s %14s %10s\n", "", "prompt", "largest", "mean", "beyond",
+           "same, if clear", "same");
+    float *logits = zeros((size_t)engines[1]->info.n_vocab * PIECE, sizeof *logits);
+    for (int32_t i = 0; i < c->n_lengths; i++) {
+        text t = {0};
+        make_text(c, engines[1], i, &t);
+        run_state reference = {c, engines[1], &t, .is_reference = true, .logits = logits};
+        run_state tested = {c, engines[0], &t, .logits = logits};
+        run_text(&reference);
+        run_text(&tested);
+        good = judge(&tested, reference.seconds) && good;
+        free_text(&t);
+    }
+    free(logits);
+    for (int i = 0; i < 2; i++) calla_engine_close(engines[i]);
     printf("%s: bound %g\n", good ? "agree" : "DIFFER", c->bound);
     return good;
 }
