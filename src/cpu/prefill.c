@@ -247,7 +247,7 @@ static void project_output(chunk *t, const matrix *m, const float *mixed)
     project(t, op, t->n);
     t->factor = t->prepared->post_norm;
     t->norm++;
-    t->pack = false;
+    t->pack = t->b->k.pack_tile == 1; /* see prefill_moe.c */
     run_operation(t->b, OP_NORMS, t->n, 1, residual_part, t);
 }
 

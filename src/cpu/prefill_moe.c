@@ -80,6 +80,23 @@ static int32_t n_chosen(const moe_chunk *t)
     return n;
 }
 
+/* A unit's inputs. Rows packed one by one are packed already (prefill.c), each for all its experts;
+ * tiles hold what comes together here. */
+static void pack_unit(moe_chunk *t, const expert_unit *unit, unsigned char *packed)
+{
+    const cpu_kernels *k = &t->b->k;
+    const prefill_scratch *p = t->p;
+    int32_t hidden = t->b->config.hidden_size;
+    const int32_t *rows = p->rows + unit->first;
+    if (k->pack_tile > 1) {
+        k->pack_input(p->u, hidden, rows, unit->n, hidden, packed);
+        return;
+    }
+    size_t bytes = packed_bytes(k, 1, hidden);
+    for (int32_t i = 0; i < unit->n; i++)
+        memcpy(packed + (size_t)i * bytes, p->packed + (size_t)rows[i] * bytes, bytes);
+}
+
 /* `packed` becomes the packed inputs of an expert's down matrix: silu(gate u) * up u. */
 static void multiply_inner(moe_chunk *t, const matrix *gate, const matrix *up,
                            const expert_unit *unit, int thread, unsigned char *packed)
@@ -90,7 +107,7 @@ static void multiply_inner(moe_chunk *t, const matrix *gate, const matrix *up,
     int32_t width = gate->rows, widest = larger_of(c->expert_width, c->shared_expert_width);
     unsigned char *inputs =
         p->tile_packed + (size_t)thread * packed_bytes(k, MOE_TILE, c->hidden_size);
-    k->pack_input(p->u, c->hidden_size, p->rows + unit->first, unit->n, c->hidden_size, inputs);
+    pack_unit(t, unit, inputs);
     if (k->gemm_gated) {
         k->gemm_gated(gate, up, inputs, unit->n, packed);
         return;
