@@ -6,7 +6,11 @@
  * element and token, the floor of this form. */
 #include "cpu/simd/simd.h"
 
-enum { COLUMNS = GDN_SLICE / VL }; /* vectors of a state row */
+enum {
+    COLUMNS = GDN_SLICE / VL, /* vectors of a state row */
+    AHEAD = 4,                /* tokens: some 1,000 cycles */
+    LINE_FLOATS = 16,
+};
 
 typedef struct slice_row {
     vf v[COLUMNS];
@@ -22,6 +26,19 @@ ALWAYS_INLINE slice_row row_load(const float *p)
 ALWAYS_INLINE void row_store(float *p, const slice_row *r)
 {
     UNROLL for (int j = 0; j < COLUMNS; j++) vf_store(p + j * VL, r->v[j]);
+}
+
+/* q, k and v of a token that comes later. They lie a row of all heads apart, each time in another
+ * page, where no hardware looks ahead; waiting for them took as long as the arithmetic. */
+ALWAYS_INLINE void read_ahead(const gdn_scan_args *a, int32_t t)
+{
+    if (t >= a->n_tokens) return;
+    const float *q = a->q + t * a->qk_stride, *k = a->k + t * a->qk_stride;
+    for (int i = 0; i < GDN_HEAD_DIM; i += LINE_FLOATS) {
+        __builtin_prefetch(q + i);
+        __builtin_prefetch(k + i);
+    }
+    for (int i = 0; i < GDN_SLICE; i += LINE_FLOATS) __builtin_prefetch(a->v + t * a->v_stride + i);
 }
 
 void KERNEL(gdn_scan)(const gdn_scan_args *a)
@@ -40,6 +57,7 @@ void KERNEL(gdn_scan)(const gdn_scan_args *a)
         vf decay = vf_set1(a->decay[t * a->gate_stride]);
         vf beta = vf_set1(a->beta[t * a->gate_stride]);
         slice_row d = row_load(a->v + t * a->v_stride), out, next;
+        read_ahead(a, t + AHEAD);
         UNROLL for (int j = 0; j < COLUMNS; j++)
         {
             d.v[j] = vf_mul(beta, vf_sub(d.v[j], vf_mul(decay, predicted.v[j])));
