@@ -25,7 +25,8 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* "512,2K": whole numbers, K for times 1024; sorted, doubles removed. */
+/* "512,2K": whole numbers, K for times 1024 where they may be that large; sorted, doubles removed.
+ */
 static bool take_list(void *where, const char *option, const char *text)
 {
     bench_list *list = where;
@@ -39,18 +40,19 @@ static bool take_list(void *where, const char *option, const char *text)
     while ((word = strsep(&rest, ","))) {
         int64_t value, unit = 1;
         size_t n = strlen(word);
-        if (n > 1 && (word[n - 1] == 'K' || word[n - 1] == 'k')) word[n - 1] = '\0', unit = 1024;
-        if (!cli_parse_int(option, word, 1, ((int64_t)1 << 24) / unit, &value)) return false;
+        if (list->most >= 1024 && n > 1 && (word[n - 1] == 'K' || word[n - 1] == 'k'))
+            word[n - 1] = '\0', unit = 1024;
+        if (!cli_parse_int(option, word, 1, list->most / unit, &value)) return false;
         if (list->n == BENCH_MAX_POINTS) {
             cli_usage_error("%s: more than %d values", option, BENCH_MAX_POINTS);
             return false;
         }
-        list->tokens[list->n++] = (int32_t)(value * unit);
+        list->values[list->n++] = (int32_t)(value * unit);
     }
-    qsort(list->tokens, (size_t)list->n, sizeof list->tokens[0], ascending);
+    qsort(list->values, (size_t)list->n, sizeof list->values[0], ascending);
     int32_t n = 1;
     for (int32_t i = 1; i < list->n; i++)
-        if (list->tokens[i] != list->tokens[n - 1]) list->tokens[n++] = list->tokens[i];
+        if (list->values[i] != list->values[n - 1]) list->values[n++] = list->values[i];
     list->n = n;
     return true;
 }
@@ -59,7 +61,7 @@ static void set_default_points(bench_args *args)
 {
     args->default_points = true;
     for (int32_t n = 256; n <= 128 * 1024; n *= 2)
-        args->prefill.tokens[args->prefill.n++] = args->decode.tokens[args->decode.n++] = n;
+        args->prefill.values[args->prefill.n++] = args->decode.values[args->decode.n++] = n;
 }
 
 /* ---- options ---- */
@@ -91,8 +93,8 @@ static int parse_options(int argc, char **argv, bench_args *a)
         {0, "decode", "LIST", cli_other(take_list, &a->decode),
          "contexts at which tokens are generated [without both lists: 256 to 128K of each, as "
          "memory allows]"},
-        {0, "sequences", "N", cli_int32(&a->n_sequences, 1, BENCH_MAX_SEQUENCES),
-         "that decode together, 1 to 8 [1]"},
+        {0, "sequences", "LIST", cli_other(take_list, &a->sequences),
+         "how many decode together, 1 to 8; each context is run with each [1]"},
         {0, "steps", "N", cli_int32(&a->n_steps, 1, 100000),
          "tokens generated in each of them per run [64]"},
         {0, "repeat", "N", cli_int32(&a->n_repeats, 1, BENCH_MAX_REPEATS),
@@ -135,8 +137,13 @@ static char *report_text(const bench_report *report)
 
 int cmd_bench(int argc, char **argv)
 {
-    bench_args args = {
-        .n_sequences = 1, .n_steps = 64, .n_repeats = 3, .max_seconds = 600, .seed = -1};
+    bench_args args = {.prefill = {.most = 1 << 24},
+                       .decode = {.most = 1 << 24},
+                       .sequences = {.values = {1}, .n = 1, .most = BENCH_MAX_SEQUENCES},
+                       .n_steps = 64,
+                       .n_repeats = 3,
+                       .max_seconds = 600,
+                       .seed = -1};
     int code = parse_options(argc, argv, &args);
     if (code >= 0) return code;
     calla_error err;

@@ -8,22 +8,24 @@ enum {
     BENCH_MAX_POINTS = 32, /* of each kind */
     BENCH_MAX_REPEATS = 100,
     BENCH_MAX_SEQUENCES = 8,
+    BENCH_MAX_DECODE_POINTS = BENCH_MAX_POINTS * BENCH_MAX_SEQUENCES,
     BENCH_MAX_PROFILE = 32,
 };
 
-/* Numbers of tokens, ascending. */
+/* Numbers of tokens or of sequences, ascending. */
 typedef struct bench_list {
-    int32_t tokens[BENCH_MAX_POINTS]; /* [n] */
+    int32_t values[BENCH_MAX_POINTS]; /* [n], each at least 1 */
     int32_t n;
+    int32_t most; /* no value may be larger */
 } bench_list;
 
 typedef struct bench_args {
     cli_engine_args engine;
-    const char *synth; /* shape, instead of a model */
-    int64_t seed;      /* -1 = not given */
-    bench_list prefill, decode;
-    bool default_points; /* as many as fit */
-    int32_t n_sequences, n_steps, n_repeats;
+    const char *synth;                     /* shape, instead of a model */
+    int64_t seed;                          /* -1 = not given */
+    bench_list prefill, decode, sequences; /* decode: each context with each number of sequences */
+    bool default_points;                   /* as many as fit */
+    int32_t n_steps, n_repeats;
     double max_seconds; /* a point is not begun if it would take longer */
     bool profile, csv, json;
 } bench_args;
@@ -53,7 +55,8 @@ typedef struct bench_report {
     calla_engine_info engine;
     calla_machine_info machine;
     calla_machine_rates rates;
-    bench_point prefill[BENCH_MAX_POINTS], decode[BENCH_MAX_POINTS]; /* [n_prefill], [n_decode] */
+    bench_point prefill[BENCH_MAX_POINTS];       /* [n_prefill] */
+    bench_point decode[BENCH_MAX_DECODE_POINTS]; /* [n_decode] by context, then sequences */
     int32_t n_prefill, n_decode;
     bool interrupted; /* complete but for the points skipped as "interrupted" */
     int64_t peak_resident_bytes, anonymous_bytes; /* of the whole process */

@@ -46,8 +46,9 @@ static json_t *point_json(const bench_report *r, const bench_point *p)
 
 static void add_skipped(json_t *skipped, const char *kind, const bench_point *p)
 {
-    json_array_append_new(skipped, json_pack("{s:s, s:i, s:s}", "kind", kind, "tokens",
-                                             (int)p->tokens, "why", p->skipped));
+    json_array_append_new(skipped,
+                          json_pack("{s:s, s:i, s:i, s:s}", "kind", kind, "tokens", (int)p->tokens,
+                                    "sequences", (int)p->n_sequences, "why", p->skipped));
 }
 
 static void add_points(const bench_report *r, json_t *o)

@@ -60,10 +60,10 @@ static int32_t counted_steps(const bench_args *args)
 int64_t bench_context(const bench_args *args)
 {
     int64_t need = 0;
-    if (args->prefill.n) need = args->prefill.tokens[args->prefill.n - 1] + 1;
+    if (args->prefill.n) need = args->prefill.values[args->prefill.n - 1] + 1;
     if (args->decode.n) {
         int64_t steps = (int64_t)args->n_repeats * args->n_steps + 1 + counted_steps(args);
-        int64_t decode = args->decode.tokens[args->decode.n - 1] + 1 + steps;
+        int64_t decode = args->decode.values[args->decode.n - 1] + 1 + steps;
         if (decode > need) need = decode;
     }
     return need;
@@ -74,10 +74,11 @@ static void add_points(bench_report *report)
     const bench_args *args = report->args;
     for (int32_t i = 0; i < args->prefill.n; i++)
         report->prefill[report->n_prefill++] =
-            (bench_point){.tokens = args->prefill.tokens[i], .n_sequences = 1};
+            (bench_point){.tokens = args->prefill.values[i], .n_sequences = 1};
     for (int32_t i = 0; i < args->decode.n; i++)
-        report->decode[report->n_decode++] =
-            (bench_point){.tokens = args->decode.tokens[i], .n_sequences = args->n_sequences};
+        for (int32_t k = 0; k < args->sequences.n; k++)
+            report->decode[report->n_decode++] = (bench_point){
+                .tokens = args->decode.values[i], .n_sequences = args->sequences.values[k]};
 }
 
 static bool is_skipped(const bench_point *p)
@@ -85,21 +86,25 @@ static bool is_skipped(const bench_point *p)
     return p->skipped[0] != '\0';
 }
 
+static void skip(bench_point *points, int32_t n, int32_t tokens, const char *why)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (points[i].tokens == tokens)
+            snprintf(points[i].skipped, sizeof points[i].skipped, "%s", why);
+}
+
 /* Takes the largest frontier out of the lists, and notes it in the report. */
 static void drop_largest(bench_args *fitting, bench_report *report, const char *why)
 {
     bench_list *lists[2] = {&fitting->prefill, &fitting->decode};
-    bench_point *points[2] = {report->prefill, report->decode};
     int32_t largest = 0;
     for (int i = 0; i < 2; i++)
-        if (lists[i]->n && lists[i]->tokens[lists[i]->n - 1] > largest)
-            largest = lists[i]->tokens[lists[i]->n - 1];
-    for (int i = 0; i < 2; i++) {
-        int32_t last = lists[i]->n - 1;
-        if (last < 0 || lists[i]->tokens[last] != largest) continue;
-        lists[i]->n--;
-        snprintf(points[i][last].skipped, sizeof points[i][last].skipped, "%s", why);
-    }
+        if (lists[i]->n && lists[i]->values[lists[i]->n - 1] > largest)
+            largest = lists[i]->values[lists[i]->n - 1];
+    for (int i = 0; i < 2; i++)
+        if (lists[i]->n && lists[i]->values[lists[i]->n - 1] == largest) lists[i]->n--;
+    skip(report->prefill, report->n_prefill, largest, why);
+    skip(report->decode, report->n_decode, largest, why);
 }
 
 /* ---- opening ---- */
@@ -133,7 +138,7 @@ static calla_status open_engine(bench_run *run)
     bench_args fitting = *run->args;
     calla_engine_options options = run->args->engine.options;
     int32_t asked = options.n_ctx;
-    options.n_sessions = run->args->n_sequences;
+    options.n_sessions = run->args->sequences.values[run->args->sequences.n - 1];
     options.snapshot_bytes = -1;
     options.progress = show_progress;
     options.cancel = cli_cancel_flag();
@@ -186,13 +191,13 @@ static calla_status run_prompt(bench_run *run, int32_t index, int32_t n, double 
     return status;
 }
 
-/* n_steps greedy tokens of all sequences; into *digest if not NULL. */
-static calla_status run_steps(bench_run *run, int32_t n_steps, uint64_t *digest, double *seconds)
+/* n_steps greedy tokens of the first n sequences; into *digest if not NULL. */
+static calla_status run_steps(bench_run *run, int32_t n, int32_t n_steps, uint64_t *digest,
+                              double *seconds)
 {
     static const calla_sampling greedy;
     const calla_sampling *sampling[BENCH_MAX_SEQUENCES];
     calla_sampled sampled[BENCH_MAX_SEQUENCES];
-    int32_t n = run->args->n_sequences;
     for (int32_t i = 0; i < n; i++) sampling[i] = &greedy;
     double start = now();
     for (int32_t k = 0; k < n_steps; k++) {
@@ -293,15 +298,15 @@ static calla_status count_step_bytes(bench_run *run, bench_point *p, double *byt
     double seconds, sum = 0;
     /* A step under way ends with the profile's beginning; its token is the first. */
     calla_engine_set_profile(run->engine, true);
-    calla_status status = run_steps(run, 1, NULL, &seconds);
+    calla_status status = run_steps(run, p->n_sequences, 1, NULL, &seconds);
     if (status != CALLA_OK) return status;
     calla_engine_set_profile(run->engine, true);
-    status = run_steps(run, n, NULL, &seconds);
+    status = run_steps(run, p->n_sequences, n, NULL, &seconds);
     take_profile(run, p, n);
     calla_engine_set_profile(run->engine, false);
     for (int32_t i = 0; i < p->profile.n_entries; i++) sum += (double)p->profile.entries[i].bytes;
     double further = 0.5 * (p->n_runs * args->n_steps + n) + 1;
-    *bytes = sum / n - args->n_sequences * further * (double)run->report->engine.kv_bytes_per_token;
+    *bytes = sum / n - p->n_sequences * further * (double)run->report->engine.kv_bytes_per_token;
     return status;
 }
 
@@ -313,7 +318,7 @@ static calla_status measure_decode(bench_run *run, bench_point *p, int32_t promp
     int32_t token;
     calla_status status;
     snprintf(run->phase, sizeof run->phase, "context %d", p->tokens);
-    for (int32_t i = prompts; i < args->n_sequences; i++) {
+    for (int32_t i = prompts; i < p->n_sequences; i++) {
         status = run_prompt(run, i, p->tokens, &seconds[0], &token);
         if (status != CALLA_OK) return status;
         run->operations_per_second = prompt_operations(run, p->tokens) / seconds[0];
@@ -321,14 +326,14 @@ static calla_status measure_decode(bench_run *run, bench_point *p, int32_t promp
     snprintf(run->phase, sizeof run->phase, "decode at %d", p->tokens);
     cli_disk_reads before = cli_count_disk_reads();
     for (; p->n_runs < args->n_repeats; p->n_runs++) {
-        status =
-            run_steps(run, args->n_steps, p->n_runs == 0 ? &p->digest : NULL, &seconds[p->n_runs]);
+        status = run_steps(run, p->n_sequences, args->n_steps, p->n_runs == 0 ? &p->digest : NULL,
+                           &seconds[p->n_runs]);
         if (status != CALLA_OK) return status;
     }
     p->reads = reads_since(before);
     status = count_step_bytes(run, p, &bytes);
     if (status != CALLA_OK) return status;
-    run->step_seconds = summarise(p, seconds, args->n_steps * args->n_sequences) / args->n_steps;
+    run->step_seconds = summarise(p, seconds, args->n_steps * p->n_sequences) / args->n_steps;
     p->rate = bytes / run->step_seconds;
     p->fraction = p->rate / run->report->rates.read_bytes_per_second;
     return CALLA_OK;
@@ -349,7 +354,7 @@ static calla_status measure_frontier(bench_run *run, bench_point *prefill, bench
         prompts = 1;
     }
     if (status == CALLA_OK && decode &&
-        !takes_too_long(run, decode, prompt * (args->n_sequences - prompts) + steps))
+        !takes_too_long(run, decode, prompt * (decode->n_sequences - prompts) + steps))
         status = measure_decode(run, decode, prompts);
     return status;
 }

@@ -10,6 +10,7 @@ refused 2 "give one of --csv and --json" --synth tiny --csv --json
 refused 2 "'x' is not a whole number" --synth tiny --prefill 16,x
 refused 2 "'' is not a whole number" --synth tiny --decode 16,
 refused 2 "'9' is not a whole number from 1 to 8" --synth tiny --sequences 9
+refused 2 "'1K' is not a whole number from 1 to 8" --synth tiny --sequences 1K
 refused 2 "these points need 230 tokens, not 100" --synth tiny --decode 100 --ctx 100 \
     --steps 40 --repeat 3
 refused 2 "--seed needs --synth" -m "$source/models/tiny" --seed 4 --prefill 16
@@ -67,6 +68,15 @@ digests other | cmp -s - expected && fail "another seed gave the same tokens"
 [ "$(cut -d, -f1-4 out | tr '\n' ' ')" = "kind,tokens,sequences,runs read,,, matrix,,, \
 prefill,16,1,1 prefill,40,1,1 decode,16,2,1 decode,60,2,1 " ] || fail "csv: $(cat out)"
 [ "$(awk -F, '{print NF}' out | sort -u)" = 11 ] || fail "csv columns: $(cat out)"
+several=(--synth tiny --decode 16,60 --steps 3 --repeat 1 --csv)
+"$calla" bench "${several[@]}" --sequences 3,1 >out 2>err || fail "sequences: $(cat err)"
+[ "$(grep decode out | cut -d, -f1-4 | tr '\n' ' ')" = \
+    "decode,16,1,1 decode,16,3,1 decode,60,1,1 decode,60,3,1 " ] || fail "sequences: $(cat out)"
+for n in 1 3; do
+    "$calla" bench "${several[@]}" --sequences $n >other 2>err || fail "sequences: $(cat err)"
+    [ "$(grep decode other | cut -d, -f2,3,11)" = "$(grep "decode,[0-9]*,$n," out | cut -d, -f2,3,11)" ] ||
+        fail "sequences: other tokens in company: $(cat out other)"
+done
 "$calla" bench --synth tiny --decode 16 --steps 3 --repeat 1 --profile >out 2>err ||
     fail "table: $(cat err)"
 for line in '^decode +16 +1 +[0-9.]+ ' '^  routed experts +[0-9.]+' '^digest [0-9a-f]{16}$' \
