@@ -371,7 +371,7 @@ static void test_gemm_gated(void **state)
 {
     (void)state;
     static const int32_t some_rows[] = {64, 128, 192, 512};
-    static const int32_t some_n[] = {1, 16, 17, 33, 130};
+    static const int32_t some_n[] = {1, 16, 17, 33, 270};
     FOR_EACH_VARIANT (v, gemm_gated)
         for (int r = 0; variants[v].gemm_gated && r < 4; r++)
             for (int i = 0; i < 5; i++)

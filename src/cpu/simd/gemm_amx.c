@@ -34,7 +34,7 @@ enum {
     COLS = 256,                      /* columns dequantised at a time */
     STEPS = COLS / STEP,
     PAIR = 2 * QUANT_GROUP, /* columns of a pair of groups: four steps */
-    BLOCK_INPUTS = 128,     /* inputs per pass over the weights: 0.5 MB of 2,048 columns in L2 */
+    BLOCK_INPUTS = 256,     /* inputs per pass over the weights: 1 MB of 2,048 columns in L2 */
     BLOCK_PAIRS = BLOCK_INPUTS / PAIR_INPUTS,
     VALUE_GROUPS = 16, /* groups of a row whose scales are widened at a time */
     LINE = 64,
