@@ -277,6 +277,9 @@ static size_t house_before(const scan *s, size_t at)
         end = start - 1;
         start = word_start(s, end);
     }
+    char before = char_before(s, start);
+    if (before != ' ' && before != '\n' && before != '"' && before != '(' && before != ',')
+        return at;
     return end > start && house_end(s, start) == end ? start : at;
 }
 
@@ -331,6 +334,7 @@ static void try_first(scan *s, const cue *c)
         return;
     }
     bool weak = cue_rows[c->row].weak;
+    if (weak && is_digit(s->text[after])) return;
     size_t end = house_after(s, after, weak ? 3 : 5);
     if (!end) return;
     /* A name begins with a capital, after "de la" and the like. */

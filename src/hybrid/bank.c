@@ -175,8 +175,8 @@ static void find_cvvs(scan *s)
 static size_t currency_before(const scan *s, size_t at)
 {
     static const char *const currencies[] = {
-        "\xe2\x82\xac", "$",   "\xc2\xa3", "\xc2\xa5", "EUR", "USD",         "GBP",
-        "CHF",          "PLN", "R$",       "BRL",      "INR", "\xe2\x82\xb9"};
+        "R$",  "\xe2\x82\xac", "$",   "\xc2\xa3", "\xc2\xa5", "EUR",         "USD",
+        "GBP", "CHF",          "PLN", "BRL",      "INR",      "\xe2\x82\xb9"};
     size_t end = at > 0 && s->text[at - 1] == ' ' ? at - 1 : at;
     for (size_t i = 0; i < sizeof currencies / sizeof *currencies; i++) {
         size_t n = strlen(currencies[i]);

@@ -152,7 +152,7 @@ static size_t read_date(const scan *s, size_t i, size_t *start)
     return end;
 }
 
-enum { REACH = 48 };
+enum { REACH = 48, BESIDE = 8 }; /* bytes between words and date */
 
 void find_births(scan *s)
 {
@@ -161,8 +161,9 @@ void find_births(scan *s)
         const cue *c = &s->cues[CUE_BIRTH].items[k];
         while (i < s->n_words && s->words[i].start < c->end) i++;
         size_t start, end = 0;
-        /* Right before the words ("12.03.1980 geboren"), or after them, past a place ("born in
-         * Paris on"); a few numbers may stand between. */
+        /* Right after the words; or right before ("12.03.1980 geboren"); or after them and a place
+         * ("born in Paris on"), where a few other numbers may stand between. */
+        if (i < s->n_words && s->words[i].start - c->end <= BESIDE) end = read_date(s, i, &start);
         for (size_t back = 1; !end && back <= 3 && back <= i; back++) {
             if (c->start < s->words[i - back].start || c->start - s->words[i - back].start > REACH)
                 break;

@@ -47,6 +47,7 @@ typedef enum cue_class {
     CUE_INSURANCE,
     CUE_ICD,
     CUE_DIAGNOSIS,
+    CUE_ILLNESS,
     CUE_DOSE,
     CUE_LAB,
     CUE_PHONE,

@@ -142,7 +142,7 @@ static int fold_escape(const char *s, size_t n, size_t *length, char *out)
 {
     if (s[0] == '%') {
         int32_t value = n >= 3 ? hex_number(s + 1, 2) : -1;
-        if (value < 0x20 || value > 0x7E) return -1;
+        if (value <= 0x20 || value > 0x7E) return -1;
         *length = 3;
         return out[0] = (char)value, 1;
     }

@@ -21,8 +21,9 @@ bool id_is_us_ssn(const char *id)
 bool id_is_us_itin(const char *id)
 {
     uint32_t group = check_number(id + 3, 2);
-    return id[0] == '9' && ((group >= 50 && group <= 65) || (group >= 70 && group <= 88) ||
-                            (group >= 90 && group <= 92) || group >= 94);
+    return id[0] == '9' && !check_all_same(id, 9) &&
+           ((group >= 50 && group <= 65) || (group >= 70 && group <= 88) ||
+            (group >= 90 && group <= 92) || group >= 94);
 }
 
 bool id_is_br_cpf(const char *id)

@@ -4,7 +4,7 @@ const id_form id_forms[] = {
     {"us_ssn", 3, "999-99-9999", CUE_SSN, ID_NEEDS_NOTHING, id_is_us_ssn},
     {"us_ssn", 3, "999.99.9999", CUE_SSN, ID_NEEDS_CUE, id_is_us_ssn},
     {"us_ssn", 3, "999 99 9999", CUE_SSN, ID_NEEDS_CUE, id_is_us_ssn},
-    {"us_ssn", 9, "999999999", CUE_SSN, ID_NEEDS_CUE, id_is_us_ssn},
+    {"us_ssn", 9, "999999999", CUE_SSN, ID_NEEDS_NEAR, id_is_us_ssn},
     {"us_itin", 3, "999-99-9999", CUE_SSN, ID_NEEDS_NOTHING, id_is_us_itin},
     {"us_itin", 9, "999999999", CUE_SSN, ID_NEEDS_NEAR, id_is_us_itin},
     {"de_steuer_id", 11, "99999999999", CUE_STEUER_ID, ID_NEEDS_CUE, id_is_de_steuer},

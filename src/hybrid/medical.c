@@ -50,8 +50,6 @@ static void find_diagnoses(scan *s)
             colon = colon || s->text[at] == ':';
             at++;
         }
-        /* A bare word for diagnosis needs its colon; "diagnosed with" does not. */
-        if (cue_rows[c->row].weak && !colon) continue;
         size_t end = at, last = at;
         for (; end < s->n && end - at < MOST; end++) {
             char ch = s->text[end];
@@ -62,7 +60,11 @@ static void find_diagnoses(scan *s)
         }
         if (end - at == MOST) end = last;
         while (end > at && is_space(s->text[end - 1])) end--;
-        if (end - at < 4) continue;
+        if (end - at < 3) continue;
+        /* One may suffer from much: a word for an illness must be there, or the form's colon, or
+         * "diagnosed with". */
+        bool illness = scan_cue_between(s, CUE_ILLNESS, at, end + 1);
+        if (cue_rows[c->row].weak && !colon && !illness) continue;
         scan_add(s, DETECT_MEDICAL, "diagnosis", at, end, 0.85);
         done = end;
     }
@@ -187,7 +189,9 @@ static void find_readings(scan *s)
     for (size_t i = 0; i < s->cues[CUE_LAB].n; i++) {
         const cue *c = &s->cues[CUE_LAB].items[i];
         const word *w = named_word(s, c, 24, &hint);
-        if (!w || !word_is_number(w) || w->n > 4) continue;
+        if (!w || !word_is_number(w) || w->n > 4 ||
+            memchr(s->text + c->end, '<', w->start - c->end))
+            continue;
         size_t end = w->start + w->n;
         const word *next = w + 1;
         if (next < s->words + s->n_words && next->gap && strchr("./,", next->gap) && next->n <= 3)

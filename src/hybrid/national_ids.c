@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* How far a name may be from its number: beside it, or some lines before (a table's head). */
-enum { NEAR_BEFORE = 60, NEAR_AFTER = 24, FAR_BEFORE = 1200 };
+enum { NEAR_BEFORE = 60, NEAR_AFTER = 16, FAR_BEFORE = 1200 };
 
 static size_t leading_digits(const char *s, size_t n)
 {

@@ -61,8 +61,13 @@ static bool is_version(const scan *s, size_t start, const unsigned char a[4])
     if (scan_cue_before(s, CUE_VERSION, start, 24, &version) &&
         !(named && s->cues[CUE_IP].items[ip].end > s->cues[CUE_VERSION].items[version].end))
         return true;
-    if (named) return false;
-    return a[0] < 10 && a[1] < 32 && a[2] < 32 && !(a[0] == 8 && a[1] == 8);
+    /* Headings, object identifiers (1.3.6.1) and most versions are of small numbers. */
+    bool small = (a[0] < 10 && a[1] < 32 && a[2] < 32) || (a[0] == 1 && a[1] == 3) ||
+                 (a[0] == 2 && (a[1] == 5 || a[1] == 16));
+    bool resolver = (a[0] == 8 && a[1] == 8) || (a[0] == 1 && a[2] == a[1] && a[3] == 1) ||
+                    (a[0] == 9 && a[1] == 9 && a[2] == 9);
+    if (small && !resolver && !scan_cue_before(s, CUE_IP, start, 8, NULL)) return true;
+    return false;
 }
 
 static void find_ipv4(scan *s)

@@ -103,6 +103,8 @@ static void try_international(scan *s, size_t from, size_t start, bool plus)
     if (!country_bounds(digits, n, &least, &most)) return;
     size_t end = read_groups(s, start, most, digits, &n);
     if (n < least || is_alnum(char_at(s, end)) || check_all_same(digits, n)) return;
+    /* "+35236450.6" is a number with a fraction. */
+    if (end - start == n + 1 && memchr(s->text + start, '.', end - start)) return;
     bool named = scan_cue_before(s, CUE_PHONE, from, 40, NULL);
     bool grouped = end - start > n;
     if (!plus && !named && !grouped) return; /* 0049301234567 may be any number */

@@ -12,6 +12,7 @@ typedef struct given {
     bool quoted;
     bool assigned; /* by a sign, as in programs and configuration; else in a sentence */
     bool tight;    /* name=value without spaces */
+    bool colon;    /* name: value */
 } given;
 
 static bool starts_with(const scan *s, size_t at, const char *text)
@@ -56,9 +57,11 @@ static size_t read_operator(const scan *s, size_t at, given *g)
         g->tight = from == i && value == end;
         if (c == ':' && value == end && char_at(s, value) == '/') return 0;
         /* A line of its own, as after a heading. */
-        if (c == ':' && char_at(s, value) == '\n') value = skip_spaces(s, value + 1, 12);
+        bool below = c == ':' && char_at(s, value) == '\n';
+        if (below) value = skip_spaces(s, value + 1, 12);
         /* A sentence's colon: "the password: hunter2". */
-        g->assigned = c != ':' || g->tight || i > name_end;
+        g->colon = c == ':';
+        g->assigned = !below && (!g->colon || g->tight || i > name_end);
         return value;
     }
     g->assigned = false;
@@ -119,7 +122,8 @@ static bool read_value(const scan *s, size_t at, given *g, size_t *run_end)
 /* What a value is made of. */
 typedef struct texture {
     size_t n, digits, upper, lower, others;
-    double bits; /* of entropy in a character, by the counts of this value alone */
+    size_t turns; /* between digits, capital and small letters: words of programs have few */
+    double bits;  /* of entropy in a character, by the counts of this value alone */
 } texture;
 
 static texture texture_of(const char *value, size_t n)
@@ -129,6 +133,9 @@ static texture texture_of(const char *value, size_t n)
     for (size_t i = 0; i < n; i++) {
         char c = value[i];
         counts[(unsigned char)c]++;
+        if (i > 0 &&
+            (is_digit(c) != is_digit(value[i - 1]) || is_upper(c) != is_upper(value[i - 1])))
+            t.turns++;
         if (is_digit(c))
             t.digits++;
         else if (is_upper(c))
@@ -169,6 +176,16 @@ static bool is_stand_in(const char *value, size_t n)
     return false;
 }
 
+/* An expression of a program: a call, an element, names joined by stops or underscores. */
+static bool is_code(const char *value, const texture *t, char after)
+{
+    if (memchr(value, '(', t->n) || memchr(value, '[', t->n)) return true;
+    bool names = t->digits == 0 && t->upper + t->lower > 0;
+    for (size_t i = 0; i < t->n && names; i++)
+        names = is_letter(value[i]) || value[i] == '.' || value[i] == '_' || value[i] == ':';
+    return names && (t->others > 0 || after == ',' || after == ')' || after == ';');
+}
+
 static bool is_password(const scan *s, const given *g)
 {
     const char *value = s->text + g->start;
@@ -176,10 +193,12 @@ static bool is_password(const scan *s, const given *g)
     if (n < 4 || n > 128 || is_stand_in(value, n)) return false;
     texture t = texture_of(value, n);
     bool mixed = t.digits > 0 || t.others > 0 || (t.upper > 1 && t.lower > 0);
+    /* A name of the thing itself: password="user_password". */
+    for (size_t i = 0; i + 8 <= n; i++)
+        if (strncasecmp(value + i, "password", 8) == 0) return false;
     if (g->quoted) return memchr(value, ' ', n) == NULL || mixed;
-    /* A call or an expression of a program. */
-    if (memchr(value, '(', n) && memchr(value, ')', n)) return false;
-    if (g->tight) return true;
+    if (is_code(value, &t, char_at(s, g->end))) return false;
+    if (g->tight && (!g->colon || mixed)) return true;
     /* Unquoted after spaces, or in a sentence: only what no word is. */
     return (t.digits > 0 && t.digits < n) || (t.digits == n && n >= 6) ||
            (t.others > 0 && t.others < n && !memchr(value, '.', n) && !memchr(value, '-', n) &&
@@ -201,8 +220,11 @@ static bool is_secret(const scan *s, const given *g)
     static const char *const files[] = {".pem", ".json", ".key", ".txt", ".yml", ".yaml", ".env"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         if (ends_with(value, n, files[i])) return false;
-    if (memchr(value, '(', n) || value[0] == '/' || value[0] == '.') return false;
+    if (value[0] == '/' || value[0] == '.') return false;
     texture t = texture_of(value, n);
+    if (is_code(value, &t, '\0')) return false;
+    /* Drawn at random half of the neighbours differ in kind; a type's name has a few capitals. */
+    if (10 * t.turns < (g->assigned || g->quoted ? 2u : 4u) * (n - 1)) return false;
     /* As much as the entropy of 12 characters drawn at random, and no word or number. */
     bool drawn = t.digits > 0 && t.upper + t.lower > 0 && t.bits * (double)n >= 28;
     bool letters = t.digits == 0 && t.upper > 2 && t.lower > 2 && n >= 16 && t.bits >= 3.5;
