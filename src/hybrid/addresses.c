@@ -121,7 +121,9 @@ static size_t town_end(const scan *s, size_t at)
                      strncmp(s->text + i, "am ", s->n - i < 3 ? s->n - i : 3) == 0 ||
                      strncmp(s->text + i, "an ", s->n - i < 3 ? s->n - i : 3) == 0;
         if (i >= s->n || (!is_capital(s->text[i]) && !(small && k > 0))) break;
-        size_t next = word_end(s, i);
+        size_t next = word_end(s, i), letters = i;
+        while (letters < next && !is_digit(s->text[letters])) letters++;
+        if (letters < next) break;
         if (next > i && s->text[next - 1] == '.') {
             if (!small) end = next - 1;
             break;

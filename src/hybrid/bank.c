@@ -205,7 +205,9 @@ static void find_amounts(scan *s)
     size_t hint = 0;
     for (size_t i = 0; i < s->cues[CUE_SALARY].n; i++) {
         const word *w = word_after(s, s->cues[CUE_SALARY].items[i].end, 48, &hint);
-        if (!w || !is_digit(s->text[w->start])) continue;
+        if (!w || !is_digit(s->text[w->start]) ||
+            scan_cue_between(s, CUE_NUMBER, s->cues[CUE_SALARY].items[i].end, w->start))
+            continue;
         size_t start = currency_before(s, w->start), end = w->start + w->n;
         for (const word *next = w + 1;
              next < s->words + s->n_words && next->gap && strchr("., '", next->gap) &&

@@ -141,7 +141,7 @@ void detect_mask(detect_category category, const char *text, size_t n_bytes, str
     strbuf_append(out, text, character_bytes(text, n_bytes, 0));
     strbuf_puts(out, "***");
     if (category == DETECT_EMAIL) {
-        const char *at = memchr(text, '@', n_bytes), *end = text + n_bytes, *dot = end;
+        const char *at = memchr(text, '@', n_bytes), *end = text + n_bytes, *dot = end - 1;
         while (dot > text && *dot != '.') dot--;
         if (at && at + 1 < end && dot > at) {
             strbuf_append(out, at, 1 + character_bytes(at + 1, (size_t)(end - at - 1), 0));

@@ -27,7 +27,7 @@ static size_t domain_end(const scan *s, size_t start)
             letters = letters && (is_letter(s->text[i]) || (unsigned char)s->text[i] >= 0x80);
         if (i == label || s->text[label] == '-' || s->text[i - 1] == '-') break;
         if (label > start && i - label >= 2 &&
-            (letters || strncmp(s->text + label, "xn--", 4) == 0))
+            (letters || (i - label > 4 && memcmp(s->text + label, "xn--", 4) == 0)))
             end = i;
         if (char_at(s, i) != '.') break;
         i++;

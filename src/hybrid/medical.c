@@ -86,7 +86,9 @@ static void find_numbers(scan *s, cue_class class_, detect_category category, co
     size_t hint = 0;
     for (size_t i = 0; i < s->cues[class_].n; i++) {
         const word *w = named_word(s, &s->cues[class_].items[i], 28, &hint);
-        if (!w || (w->has & WORD_LOWER) ||
+        bool date =
+            w && w->n == 4 && w + 1 < s->words + s->n_words && w[1].gap == '-' && w[1].n == 2;
+        if (!w || (w->has & WORD_LOWER) || date ||
             scan_cue_between(s, CUE_NUMBER, s->cues[class_].items[i].end, w->start))
             continue;
         size_t start = w->start, end = w->start + w->n, n = w->n;

@@ -61,8 +61,15 @@ static bool is_piece(const scan *s, size_t start, size_t end)
 
 static bool is_near(const scan *s, cue_class class_, size_t start, size_t end)
 {
-    return scan_cue_before(s, class_, start, NEAR_BEFORE, NULL) ||
-           scan_cue_after(s, class_, end, NEAR_AFTER);
+    size_t index;
+    if (scan_cue_before(s, class_, start, NEAR_BEFORE, &index)) {
+        const char *from = s->text + s->cues[class_].items[index].end;
+        /* What the sentence before spoke of is another number. */
+        if (!memmem(from, (size_t)(s->text + start - from), ". ", 2) ||
+            char_before(s, start) == '.' || s->cues[class_].items[index].end + 8 > start)
+            return true;
+    }
+    return scan_cue_after(s, class_, end, NEAR_AFTER);
 }
 
 static void try_form(scan *s, const id_form *form, size_t start)

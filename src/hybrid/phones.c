@@ -219,6 +219,35 @@ static bool is_date(const scan *s, size_t start, size_t end)
             check_date(groups[2], groups[0], groups[1]));
 }
 
+/* Whether words between say that the number is of another kind. */
+static bool is_other(const scan *s, size_t from, size_t start)
+{
+    return scan_cue_between(s, CUE_NUMBER, from, start) ||
+           scan_cue_between(s, CUE_VERSION, from, start);
+}
+
+/* "0151 2345678, call me": the number before the word. */
+static void try_before(scan *s, size_t at_word, const cue *c)
+{
+    char digits[MAX_DIGITS + 1];
+    size_t first = at_word;
+    while (first > 0 && at_word - first < 5) {
+        const word *w = &s->words[first - 1];
+        bool joined = first == at_word
+                          ? c->start >= w->start + w->n && c->start - w->start - w->n <= 3
+                          : s->words[first].gap && strchr(" -./", s->words[first].gap);
+        if (!word_is_number(w) || !joined) break;
+        first--;
+    }
+    if (first == at_word) return;
+    size_t start = s->words[first].start, n;
+    size_t end = read_groups(s, start, MAX_DIGITS, digits, &n);
+    if (n < 8 || end > c->start || c->start - end > 3 || char_before(s, start) == '+' ||
+        is_date(s, start, end) || scan_cue_before(s, CUE_NUMBER, start, 20, NULL))
+        return;
+    scan_add(s, DETECT_PHONE, "named", start, end, 0.88);
+}
+
 static void find_named(scan *s)
 {
     char digits[MAX_DIGITS + 1];
@@ -226,11 +255,12 @@ static void find_named(scan *s)
     for (size_t i = 0; i < s->cues[CUE_PHONE].n; i++) {
         size_t from = s->cues[CUE_PHONE].items[i].end;
         while (at_word < s->n_words && s->words[at_word].start < from) at_word++;
+        try_before(s, at_word, &s->cues[CUE_PHONE].items[i]);
         if (at_word == s->n_words || s->words[at_word].start - from > 30) continue;
         const word *w = &s->words[at_word];
         size_t start = w->start, n;
         if (!word_is_number(w) || memchr(s->text + from, '\n', start - from) ||
-            char_before(s, start) == '+')
+            char_before(s, start) == '+' || is_other(s, from, start))
             continue;
         size_t end = read_groups(s, start, MAX_DIGITS, digits, &n);
         if (n < 7 || is_alnum(char_at(s, end)) || is_date(s, start, end)) continue;

@@ -30,9 +30,24 @@ static size_t skip_spaces(const scan *s, size_t at, size_t most)
 }
 
 /* Words that say "is" in a sentence. */
-static const char *const verbs[] = {"is ",      "is: ", "was ",       "ist ", "lautet ",
-                                    "lautet: ", "est ", "es ",        "e ",   "is now ",
-                                    "jest ",    "to ",  "ist jetzt ", "= ",   "luidt "};
+static const char *const verbs[] = {"is ",
+                                    "is: ",
+                                    "was ",
+                                    "ist ",
+                                    "lautet ",
+                                    "lautet: ",
+                                    "est ",
+                                    "es ",
+                                    "e ",
+                                    "is now ",
+                                    "was changed to ",
+                                    "is set to ",
+                                    "set to ",
+                                    "jest ",
+                                    "to ",
+                                    "ist jetzt ",
+                                    "= ",
+                                    "luidt "};
 
 /* What stands between the name that ends at `at` and its value: where the value begins; 0 if there
  * is none. */
@@ -179,7 +194,10 @@ static bool is_stand_in(const char *value, size_t n)
 /* An expression of a program: a call, an element, names joined by stops or underscores. */
 static bool is_code(const char *value, const texture *t, char after)
 {
-    if (memchr(value, '(', t->n) || memchr(value, '[', t->n)) return true;
+    size_t name = 0;
+    while (name < t->n && (is_letter(value[name]) || value[name] == '_' || value[name] == '.'))
+        name++;
+    if (name < t->n && (value[name] == '(' || value[name] == '[')) return true;
     bool names = t->digits == 0 && t->upper + t->lower > 0;
     for (size_t i = 0; i < t->n && names; i++)
         names = is_letter(value[i]) || value[i] == '.' || value[i] == '_' || value[i] == ':';

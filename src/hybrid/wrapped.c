@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum {
-    MIN_RUN = 16,  /* characters: twelve bytes of text */
+    MIN_RUN = 12,  /* characters: nine bytes of text */
     MIN_LINE = 60, /* of a line that the next one continues (RFC 2045 has 76, RFC 7468 has 64) */
 };
 

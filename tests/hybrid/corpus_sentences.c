@@ -27,21 +27,36 @@ static const char *const en_known[] = {
     "My password is <password>, please do not share it.",
     "The PIN is <pin>.",
     "Name: Jane Roe\nDOB: <dob>\nPhone: <phone>\nEmail: <email>\nAddress: <address>\nSSN: <ssn>\n",
+    "Could you put <card> on file? Expiry is next year.",
+    "Payee account: <iban>. Reach accounting under <email>.",
+    "NHS no. <id> was written on top of the letter.",
+    "Aadhaar: <aadhaar>",
+    "Text me on <phone> or drop a line to <email>.",
+    "Since June they have been living at <address>.",
+    "Birthday: <dob>. Passport no. <passport>.",
+    "SSN on record: <ssn>.",
+    "Chart number <mrn>: treated for <diagnosis>, now on <dose>.",
+    "The tenant earns <amount> a year according to the letter.",
+    "The wifi passphrase: <password>",
+    "ABA <routing>, checking account <account>",
+    "Insurance ID: <insurance>",
     NULL};
-static const char *const en_held[] = {"Could you put <card> on file? Expiry is next year.",
-                                      "Payee account: <iban>. Reach accounting under <email>.",
-                                      "NHS no. <id> was written on top of the letter.",
-                                      "Aadhaar: <aadhaar>",
-                                      "Text me on <phone> or drop a line to <email>.",
-                                      "Since June they have been living at <address>.",
-                                      "Birthday: <dob>. Passport no. <passport>.",
-                                      "SSN on record: <ssn>.",
-                                      "Chart number <mrn>: treated for <diagnosis>, now on <dose>.",
-                                      "The tenant earns <amount> a year according to the letter.",
-                                      "The wifi passphrase: <password>",
-                                      "ABA <routing>, checking account <account>",
-                                      "Insurance ID: <insurance>",
-                                      NULL};
+static const char *const en_held[] = {
+    "hey its <phone>, text me whenever",
+    "CARD: <card> / CVC <cvv> / ZIP 90210",
+    "| Jane Roe | <email> | <phone> | <dob> |",
+    "Kindly remit to account <account>, sort code <sortcode>.",
+    "My son (born <dob>) needs a new passport; the old one was <passport>.",
+    "According to the discharge letter she has <diagnosis> and was put on <dose>.",
+    "For the tax form: SSN <ssn>.",
+    "NHS Number: <id>",
+    "Deliver the parcel to Jane Roe, <address>, leave it at the door.",
+    "wire instructions: iban <iban>, swift <bic>",
+    "the admin password was changed to <password> yesterday",
+    "We pay him <amount> a year, salary reviewed in May.",
+    "Driving licence no: <licence>",
+    "Dear Dr. Lee, patient ID <mrn> had a blood pressure of <pressure> this morning.",
+    NULL};
 static const char *const en_fillers[] = {
     "The river rises in the hills west of the town and crosses the plain before it reaches the "
     "sea.",
@@ -83,8 +98,6 @@ static const char *const de_known[] = {
     "Meine PIN ist <pin>.",
     "Name: Max Muster\nGeburtstag: <dob>\nAnschrift: <address>\nTelefon: <phone>\nE-Mail: "
     "<email>\nSteuer-ID: <id>\nIBAN: <iban>\n",
-    NULL};
-static const char *const de_held[] = {
     "Die Nummer meiner Kreditkarte ist <card>.",
     "Das Honorar bitte an IBAN <iban> senden.",
     "F\303\274r das Finanzamt: IdNr. <id>.",
@@ -96,6 +109,22 @@ static const char *const de_held[] = {
     "Fallnummer <mrn>",
     "Sie verdient <amount> brutto.",
     "Kennwort: <password>",
+    NULL};
+static const char *const de_held[] = {
+    "meine nummer ist <phone>, meld dich",
+    "Abbuchung von Kartennummer <card> (CVC <cvv>)",
+    "| Max Muster | <email> | <phone> | <dob> |",
+    "Unsere Bankverbindung: <iban>",
+    "Mein Sohn, geboren <dob>, braucht einen neuen Reisepass, der alte hatte die Nummer "
+    "<passport>.",
+    "Laut Arztbrief wurde bei ihr eine Erkrankung festgestellt: Diagnose <diagnosis>, Medikation "
+    "<dose>.",
+    "Identifikationsnummer f\303\274r die Steuer: <id>",
+    "Das Paket geht an Erika Muster, <address>.",
+    "das neue Passwort ist <password>",
+    "Sein Jahresgehalt liegt bei <amount>.",
+    "Die Patientin mit der Patienten-ID <mrn> hatte heute einen Blutdruck von <pressure>.",
+    "Versicherten-Nr. <insurance>",
     NULL};
 static const char *const de_fillers[] = {
     "Der Fluss entspringt westlich der Stadt und flie\303\237t durch ein enges Tal.",
@@ -136,18 +165,32 @@ static const char *const fr_known[] = {
     "Code PIN : <pin>",
     "Nom : Claire Petit\nNaissance : <dob>\nAdresse : <address>\nT\303\251l\303\251phone : "
     "<phone>\nCourriel : <email>\nN\302\260 de s\303\251curit\303\251 sociale : <id>\n",
+    "La carte <card> expire l'an prochain.",
+    "Voici mon RIB : <iban>.",
+    "S\303\251curit\303\251 sociale : <id>",
+    "Appelez le <phone> ou \303\251crivez \303\240 <email>.",
+    "Depuis mai, ils habitent au <address>.",
+    "Mme Petit, n\303\251e le <dob>, passeport <passport>.",
+    "Le patient souffre de <diagnosis> ; traitement : <dose>.",
+    "Mutuelle : <insurance>",
+    "Il gagne <amount> par an.",
+    "Mot de passe : <password>",
     NULL};
-static const char *const fr_held[] = {"La carte <card> expire l'an prochain.",
-                                      "Voici mon RIB : <iban>.",
-                                      "S\303\251curit\303\251 sociale : <id>",
-                                      "Appelez le <phone> ou \303\251crivez \303\240 <email>.",
-                                      "Depuis mai, ils habitent au <address>.",
-                                      "Mme Petit, n\303\251e le <dob>, passeport <passport>.",
-                                      "Le patient souffre de <diagnosis> ; traitement : <dose>.",
-                                      "Mutuelle : <insurance>",
-                                      "Il gagne <amount> par an.",
-                                      "Mot de passe : <password>",
-                                      NULL};
+static const char *const fr_held[] = {
+    "mon num\303\251ro c'est le <phone>, appelle-moi",
+    "Paiement par carte <card>, CVC <cvv>",
+    "| Claire Petit | <email> | <phone> | <dob> |",
+    "Nos coordonn\303\251es bancaires : <iban>",
+    "Mon fils, n\303\251 le <dob>, a besoin d'un nouveau passeport, l'ancien portait le "
+    "num\303\251ro <passport>.",
+    "D'apr\303\250s le compte rendu, elle souffre de <diagnosis> et suit un traitement par <dose>.",
+    "N\302\260 S\303\251cu : <id>",
+    "Le colis est pour Claire Petit, <address>.",
+    "le nouveau mot de passe est <password>",
+    "Son salaire s'\303\251l\303\250ve \303\240 <amount>.",
+    "Le patient (dossier patient <mrn>) avait ce matin une tension art\303\251rielle de "
+    "<pressure>.",
+    NULL};
 static const char *const fr_fillers[] = {
     "La rivi\303\250re prend sa source \303\240 l'ouest de la ville et traverse une vall\303\251e "
     "\303\251troite.",
@@ -189,8 +232,6 @@ static const char *const es_known[] = {
     "El c\303\263digo PIN es <pin>.",
     "Nombre: Luc\303\255a Gil\nFecha de nacimiento: <dob>\nDomicilio: <address>\nTel\303\251fono: "
     "<phone>\nCorreo: <email>\nDNI: <id>\n",
-    NULL};
-static const char *const es_held[] = {
     "Guarde la tarjeta <card> para el pr\303\263ximo pago.",
     "El IBAN de la empresa es <iban>.",
     "Con DNI n\303\272mero <id>, la firmante declara lo siguiente.",
@@ -201,6 +242,20 @@ static const char *const es_held[] = {
     "Tarjeta sanitaria <insurance>",
     "Gana <amount> brutos.",
     "Contrase\303\261a: <password>",
+    NULL};
+static const char *const es_held[] = {
+    "mi n\303\272mero es el <phone>, ll\303\241mame",
+    "Pago con tarjeta <card>, CVC <cvv>",
+    "| Luc\303\255a Gil | <email> | <phone> | <dob> |",
+    "Nuestra cuenta bancaria es <iban>.",
+    "Mi hijo, nacido el <dob>, necesita un pasaporte nuevo, el anterior era el <passport>.",
+    "Seg\303\272n el informe, sufre de <diagnosis> y se le recet\303\263 <dose>.",
+    "Identificaci\303\263n: DNI <id>",
+    "El paquete es para Luc\303\255a Gil, <address>.",
+    "la nueva contrase\303\261a es <password>",
+    "Su salario asciende a <amount>.",
+    "El paciente con historia cl\303\255nica <mrn> ten\303\255a hoy una presi\303\263n arterial de "
+    "<pressure>.",
     NULL};
 static const char *const es_fillers[] = {
     "El r\303\255o nace al oeste de la ciudad y cruza un valle estrecho.",
@@ -241,18 +296,30 @@ static const char *const it_known[] = {
     "Il codice PIN \303\250 <pin>.",
     "Nome: Marco Rossi\nData di nascita: <dob>\nIndirizzo: <address>\nTelefono: <phone>\nEmail: "
     "<email>\nCodice fiscale: <id>\n",
+    "La carta <card> scade l'anno prossimo.",
+    "Le coordinate sono <iban>.",
+    "Codice fiscale <id>, come da contratto.",
+    "Mi scriva a <email> oppure al cellulare <phone>.",
+    "Da maggio \303\250 residente in <address>.",
+    "La signora, nata il <dob>, ha il passaporto <passport>.",
+    "Il paziente soffre di <diagnosis>; terapia con <dose>.",
+    "Numero polizza <insurance>",
+    "Guadagna <amount> lordi.",
+    "Password: <password>",
     NULL};
-static const char *const it_held[] = {"La carta <card> scade l'anno prossimo.",
-                                      "Le coordinate sono <iban>.",
-                                      "Codice fiscale <id>, come da contratto.",
-                                      "Mi scriva a <email> oppure al cellulare <phone>.",
-                                      "Da maggio \303\250 residente in <address>.",
-                                      "La signora, nata il <dob>, ha il passaporto <passport>.",
-                                      "Il paziente soffre di <diagnosis>; terapia con <dose>.",
-                                      "Numero polizza <insurance>",
-                                      "Guadagna <amount> lordi.",
-                                      "Password: <password>",
-                                      NULL};
+static const char *const it_held[] = {
+    "il mio numero \303\250 <phone>, chiamami",
+    "Pagamento con carta <card>, CVC <cvv>",
+    "| Marco Rossi | <email> | <phone> | <dob> |",
+    "Le nostre coordinate bancarie: <iban>",
+    "Mio figlio, nato il <dob>, ha bisogno di un nuovo passaporto; quello vecchio era <passport>.",
+    "Secondo il referto soffre di <diagnosis> e prende <dose>.",
+    "CF: <id>",
+    "Il pacco \303\250 per Marco Rossi, <address>.",
+    "la nuova password \303\250 <password>",
+    "Il suo stipendio ammonta a <amount>.",
+    "Il paziente con cartella clinica <mrn> aveva oggi una pressione arteriosa di <pressure>.",
+    NULL};
 static const char *const it_fillers[] = {
     "Il fiume nasce a ovest della citt\303\240 e attraversa una valle stretta.",
     "Il suo ordine <order> \303\250 partito il <date>, spedizione <tracking>.",
@@ -293,8 +360,6 @@ static const char *const pt_known[] = {
     "O c\303\263digo PIN \303\251 <pin>.",
     "Nome: Ana Lima\nData de nascimento: <dob>\nMorada: <address>\nTelefone: <phone>\nE-mail: "
     "<email>\nCPF: <id>\n",
-    NULL};
-static const char *const pt_held[] = {
     "Guarde o cart\303\243o <card> para a pr\303\263xima compra.",
     "O IBAN da loja \303\251 <iban>.",
     "Inscrito no CPF sob o n\303\272mero <id>.",
@@ -305,6 +370,19 @@ static const char *const pt_held[] = {
     "Carteirinha <insurance>",
     "Ela ganha <amount>.",
     "Senha: <password>",
+    NULL};
+static const char *const pt_held[] = {
+    "o meu n\303\272mero \303\251 <phone>, liga-me",
+    "Pagamento com cart\303\243o <card>, CVC <cvv>",
+    "| Ana Lima | <email> | <phone> | <dob> |",
+    "Os nossos dados banc\303\241rios: <iban>",
+    "O meu filho, nascido em <dob>, precisa de um novo passaporte; o antigo era <passport>.",
+    "Segundo o relat\303\263rio, sofre de <diagnosis> e toma <dose>.",
+    "CPF do titular: <id>",
+    "A encomenda \303\251 para Ana Lima, <address>.",
+    "a nova senha \303\251 <password>",
+    "O sal\303\241rio dele \303\251 de <amount>.",
+    "O paciente do prontu\303\241rio <mrn> tinha hoje uma press\303\243o arterial de <pressure>.",
     NULL};
 static const char *const pt_fillers[] = {
     "O rio nasce a oeste da cidade e atravessa um vale estreito.",
@@ -345,18 +423,30 @@ static const char *const nl_known[] = {
     "De pincode is <pin>.",
     "Naam: Sanne de Vries\nGeboortedatum: <dob>\nAdres: <address>\nTelefoon: <phone>\nE-mail: "
     "<email>\nBSN: <id>\n",
+    "Bewaar kaart <card> voor de volgende keer.",
+    "Ons IBAN is <iban>.",
+    "BSN van de aanvrager: <id>",
+    "Mail naar <email> of bel <phone>.",
+    "Sinds mei woont ze op <address>.",
+    "Mevrouw De Vries, geboren <dob>, paspoort <passport>.",
+    "Hij is gediagnosticeerd met <diagnosis> en gebruikt <dose>.",
+    "Zorgverzekering <insurance>",
+    "Zijn inkomen: <amount>.",
+    "Wachtwoord: <password>",
     NULL};
-static const char *const nl_held[] = {"Bewaar kaart <card> voor de volgende keer.",
-                                      "Ons IBAN is <iban>.",
-                                      "BSN van de aanvrager: <id>",
-                                      "Mail naar <email> of bel <phone>.",
-                                      "Sinds mei woont ze op <address>.",
-                                      "Mevrouw De Vries, geboren <dob>, paspoort <passport>.",
-                                      "Hij is gediagnosticeerd met <diagnosis> en gebruikt <dose>.",
-                                      "Zorgverzekering <insurance>",
-                                      "Zijn inkomen: <amount>.",
-                                      "Wachtwoord: <password>",
-                                      NULL};
+static const char *const nl_held[] = {
+    "mijn nummer is <phone>, bel me",
+    "Betaling met kaart <card>, CVC <cvv>",
+    "| Sanne de Vries | <email> | <phone> | <dob> |",
+    "Onze bankgegevens: <iban>",
+    "Mijn zoon, geboren op <dob>, heeft een nieuw paspoort nodig; het oude was <passport>.",
+    "Volgens het verslag lijdt zij aan <diagnosis> en gebruikt zij <dose>.",
+    "BSN <id>",
+    "Het pakket is voor Sanne de Vries, <address>.",
+    "het nieuwe wachtwoord is <password>",
+    "Zijn salaris bedraagt <amount>.",
+    "De pati\303\253nt met pati\303\253ntnummer <mrn> had vandaag een bloeddruk van <pressure>.",
+    NULL};
 static const char *const nl_fillers[] = {
     "De rivier ontspringt ten westen van de stad en stroomt door een smal dal.",
     "Uw bestelling <order> is op <date> verzonden, trackingcode <tracking>.",
@@ -397,8 +487,6 @@ static const char *const pl_known[] = {
     "Kod PIN: <pin>",
     "Imi\304\231: Ewa Nowak\nData urodzenia: <dob>\nAdres: <address>\nTelefon: <phone>\nE-mail: "
     "<email>\nPESEL: <id>\n",
-    NULL};
-static const char *const pl_held[] = {
     "Zapisz kart\304\231 <card> na nast\304\231pny raz.",
     "Nasz IBAN to <iban>.",
     "Wnioskodawca, PESEL <id>, o\305\233wiadcza co nast\304\231puje.",
@@ -409,6 +497,20 @@ static const char *const pl_held[] = {
     "Polisa <insurance>",
     "Zarabia <amount> na r\304\231k\304\231.",
     "Has\305\202o: <password>",
+    NULL};
+static const char *const pl_held[] = {
+    "m\303\263j numer to <phone>, zadzwo\305\204",
+    "P\305\202atno\305\233\304\207 kart\304\205 <card>, CVC <cvv>",
+    "| Ewa Nowak | <email> | <phone> | <dob> |",
+    "Nasze dane bankowe: <iban>",
+    "M\303\263j syn, urodzony <dob>, potrzebuje nowego paszportu; stary paszport mia\305\202 numer "
+    "<passport>.",
+    "Wed\305\202ug opisu choruje na <diagnosis> i przyjmuje <dose>.",
+    "nr PESEL <id>",
+    "Paczka jest dla Ewy Nowak, <address>.",
+    "nowe has\305\202o to <password>",
+    "Jego pensja wynosi <amount>.",
+    "Pacjent o numerze pacjenta <mrn> mia\305\202 dzi\305\233 ci\305\233nienie <pressure>.",
     NULL};
 static const char *const pl_fillers[] = {
     "Rzeka wyp\305\202ywa na zach\303\263d od miasta i p\305\202ynie przez w\304\205sk\304\205 "
@@ -443,17 +545,28 @@ static const char *const tech_known[] = {
     "ping <ipv6>",
     "{\"name\": \"J. Doe\", \"email\": \"<email>\", \"phone\": \"<phone>\", \"card\": \"<card>\"}",
     "payload: <email64>\n",
+    "spring.datasource.password=<password>\n",
+    "const token = \"<token>\";",
+    "mysql://root:<password>@<ip>/prod",
+    "SECRET_KEY: '<secret>'\n",
+    "Here is the key:\n<pem>\n",
+    "DHCPACK on <ip> to <mac> via eth0\n",
+    "inet6 <ipv6>/64 scope global",
+    "<time> INFO login user=<email> ip=<ip>\n",
+    "X-Session: <jwt>\n",
     NULL};
-static const char *const tech_held[] = {"spring.datasource.password=<password>\n",
-                                        "const token = \"<token>\";",
-                                        "mysql://root:<password>@<ip>/prod",
-                                        "SECRET_KEY: '<secret>'\n",
-                                        "Here is the key:\n<pem>\n",
-                                        "DHCPACK on <ip> to <mac> via eth0\n",
-                                        "inet6 <ipv6>/64 scope global",
-                                        "<time> INFO login user=<email> ip=<ip>\n",
-                                        "X-Session: <jwt>\n",
-                                        NULL};
+static const char *const tech_held[] = {
+    "{\"user\": {\"mail\": \"<email>\", \"tel\": \"<phone>\", \"dob\": \"<dob>\"}}",
+    "REDIS_URL=redis://default:<password>@cache.example.net:6379",
+    "apiVersion: v1\nkind: Secret\nstringData:\n  password: <password>\n  token: <token>\n",
+    "[db]\nuser = app\npasswd = <password>\n",
+    "{\"client_id\": \"web\", \"client_secret\": \"<secret>\"}",
+    "ssh-add -\n<pem>\n",
+    "client <ip> - - \"GET /index.html\" 200",
+    "link/ether <mac> brd ff:ff:ff:ff:ff:ff",
+    "Cookie: auth=<jwt>",
+    "id,name,email,iban\n1,Roe,<email>,<iban>\n2,Doe,<email>,<iban>\n",
+    NULL};
 const char *const *const corpus_sentences[CORPUS_LANGUAGES][2] = {
     {en_known, en_held}, {de_known, de_held}, {fr_known, fr_held}, {es_known, es_held},
     {it_known, it_held}, {pt_known, pt_held}, {nl_known, nl_held}, {pl_known, pl_held}};
