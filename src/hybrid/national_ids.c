@@ -119,6 +119,22 @@ static void try_letters_before(scan *s, const form_index *index, const word *w, 
     }
 }
 
+/* Whether the byte after the first digits fits what the shape has there: most forms end here. */
+static bool may_go_on(char shape, char c)
+{
+    switch (shape) {
+    case '\0':
+        return !is_alnum(c);
+    case ' ':
+        return c == ' ' || c == '-' || c == '.';
+    case 'A':
+    case '*':
+        return is_alnum(c);
+    default:
+        return c == shape;
+    }
+}
+
 void find_national_ids(scan *s)
 {
     form_index index;
@@ -127,8 +143,11 @@ void find_national_ids(scan *s)
         const word *w = &s->words[i];
         size_t digits = word_is_number(w) ? w->n : leading_digits(s->text + w->start, w->n);
         if (digits <= ID_MAX_CHARACTERS && (digits > 0 || (w->n > 4 && w->n <= ID_MAX_CHARACTERS)))
-            for (size_t k = 0; k < index.n[digits]; k++)
-                try_form(s, &id_forms[index.form[digits][k]], w->start);
+            for (size_t k = 0; k < index.n[digits]; k++) {
+                const id_form *form = &id_forms[index.form[digits][k]];
+                if (digits == 0 || may_go_on(form->shape[digits], char_at(s, w->start + digits)))
+                    try_form(s, form, w->start);
+            }
         try_letters_before(s, &index, w, digits);
     }
 }

@@ -189,6 +189,8 @@ static void try_national(scan *s, const form_index *index, size_t n, size_t star
 {
     for (size_t k = 0; n <= MAX_FIRST && k < index->n[n]; k++) {
         size_t i = index->form[n][k];
+        char wanted = forms[i].shape[n], after = char_at(s, start + n);
+        if (forms[i].shape[0] != '(' && wanted != after && wanted != ' ') continue;
         size_t end = read_form(s, start, forms[i].shape);
         if (!end || !is_whole(s, start, end)) continue;
         bool other = scan_cue_before(s, CUE_NUMBER, start, 20, NULL);

@@ -160,8 +160,11 @@ static texture texture_of(const char *value, size_t n)
         else
             t.others++;
     }
-    for (int i = 0; i < 256; i++)
-        if (counts[i]) t.bits -= counts[i] / (double)n * log2(counts[i] / (double)n);
+    for (size_t i = 0; i < n; i++) {
+        unsigned *count = &counts[(unsigned char)value[i]];
+        if (*count) t.bits -= *count / (double)n * log2(*count / (double)n);
+        *count = 0;
+    }
     return t;
 }
 
