@@ -1,10 +1,18 @@
 """What the official client makes of the server's answers; argument: the base URL."""
 
+import enum
 import json
 import sys
 import time
+from typing import Optional
 
 import openai
+import pydantic
+
+try:
+    import jsonschema
+except ImportError:
+    jsonschema = None
 
 client = openai.OpenAI(base_url=sys.argv[1], api_key="none", max_retries=0)
 RIVER = [{"role": "user", "content": "What is a river?"}]
@@ -166,6 +174,71 @@ def test_completions():
     assert "".join(c.choices[0].text for c in chunks) == " a large natural stream"
 
 
+class Kind(str, enum.Enum):
+    RIVER = "river"
+    LAKE = "lake"
+
+
+class Place(pydantic.BaseModel):
+    name: str = pydantic.Field(max_length=20)
+    kind: Kind
+    length_km: int = pydantic.Field(ge=0, le=9999)
+    depth: float = pydantic.Field(gt=0, lt=100)
+    mouth: Optional["Place"] = None
+    tags: list[str] = pydantic.Field(max_length=2)
+
+
+def test_structured_parse():
+    """The client's own way from a class to a schema and back."""
+    for seed in range(3):
+        answer = client.chat.completions.parse(
+            model="tiny", messages=RIVER, response_format=Place, temperature=1, seed=seed,
+            logprobs=True, max_tokens=1200,
+        )
+        choice = answer.choices[0]
+        if choice.finish_reason == "length":
+            continue
+        place = choice.message.parsed
+        assert isinstance(place, Place) and place.length_km <= 9999 and 0 < place.depth < 100
+    stream = create(RIVER, stream=True, max_tokens=400,
+                    response_format={"type": "json_object"})
+    text = "".join(c.choices[0].delta.content or "" for c in stream)
+    assert text.startswith("{")
+
+
+SCHEMAS = [
+    {"type": "array", "items": {"type": "integer", "minimum": 3, "maximum": 77, "multipleOf": 3},
+     "minItems": 1, "maxItems": 4},
+    {"type": "object", "properties": {"when": {"type": "string", "format": "date-time"},
+                                      "id": {"type": "string", "format": "uuid"},
+                                      "code": {"type": "string", "pattern": "^[A-Z]{2}-\\d{3}$"}},
+     "required": ["when", "id", "code"], "additionalProperties": False},
+    {"oneOf": [{"type": "object", "properties": {"t": {"const": "a"}, "x": {"type": "number"}},
+                "required": ["t", "x"], "additionalProperties": False},
+               {"type": "object", "properties": {"t": {"const": "b"}, "y": {"type": "boolean"}},
+                "required": ["t", "y"], "additionalProperties": False}]},
+    {"type": "string", "minLength": 3, "maxLength": 9},
+    {"enum": ["one", 2, None, [3]]},
+    {"type": "number", "exclusiveMinimum": -0.5, "maximum": 0.25},
+]
+
+
+def test_structured_against_jsonschema():
+    if jsonschema is None:
+        print("SKIP: no jsonschema package")
+        return
+    for schema in SCHEMAS:
+        for seed in range(4):
+            answer = client.chat.completions.create(
+                model="tiny", messages=RIVER, temperature=1.5, seed=seed, max_tokens=600,
+                extra_body={"enable_thinking": False},
+                response_format={"type": "json_schema",
+                                 "json_schema": {"name": "it", "schema": schema}},
+            )
+            assert answer.choices[0].finish_reason == "stop"
+            jsonschema.validate(json.loads(answer.choices[0].message.content), schema)
+
+
 def expect(error, status, param, call):
     try:
         call()
@@ -184,6 +257,9 @@ def test_errors():
         model="tiny", messages=RIVER, temperature=9))
     expect(openai.BadRequestError, 400, "nothing", lambda: create(
         RIVER, extra_body={"nothing": 1}))
+    expect(openai.BadRequestError, 400, "response_format.json_schema.schema.not", lambda: create(
+        RIVER, response_format={"type": "json_schema", "json_schema": {
+            "name": "it", "schema": {"not": {}}}}))
     long = [{"role": "user", "content": "word " * 4000}]
     e = expect(openai.BadRequestError, 400, "messages", lambda: create(long))
     assert e.code == "context_length_exceeded" and "maximum context length is 2048" in e.message
