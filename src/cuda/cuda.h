@@ -158,6 +158,9 @@ typedef struct decode_scratch {
     step_input *input;
     step_output *output; // [n]
     sample_args sample;
+    token_layer *layers; // [n_layers]
+    uint64_t *partial;   // [TOKEN_PARTIALS]
+    unsigned *barrier;   // [3]
 } decode_scratch;
 
 /* P rows of a chunk. */
@@ -241,6 +244,7 @@ struct backend {
     prefill_device device;
     char isa[16]; /* sm_90 ... */
     int32_t widest_in, widest_out;
+    int32_t token_clusters; /* of the kernel with all of a token's layers, 0 = not used */
     thread_pool *pool;
     cudaStream_t stream;
     cudaEvent_t layer_done[2];
@@ -341,6 +345,8 @@ void cuda_profile_mark(backend *b, operation op, int32_t n_kernels);
 calla_status cuda_profile_end(backend *b, calla_error *err);
 void cuda_profile_count_layer(backend *b, const layer_weights *w, int64_t n, int64_t n_states,
                               int64_t n_seen, int64_t n_read, int64_t n_experts);
+/* The same of a decode step whose layers are one kernel, each as one operation. */
+void cuda_profile_count_whole_layer(backend *b, const layer_weights *w, int64_t n, int64_t n_seen);
 void cuda_profile_count_ends(backend *b, int64_t n, int64_t n_logits);
 
 /* measure.c */

@@ -1,7 +1,8 @@
 /* The kernels of a decode step: one token of each of up to eight sequences, a row each. For every
- * number of rows there is a CUDA graph, made at open: six kernels a layer, one after another, each
- * started while the one before it ends. What changes from step to step (tokens, positions, sampling
- * parameters) they find in device memory, where step.c puts it.
+ * number of rows there is a CUDA graph, made at open: one kernel for all layers of each row, where
+ * the device and the shape allow it (token.cu), else six kernels a layer for all rows, one after
+ * another, each started while the one before it ends. What changes from step to step (tokens,
+ * positions, sampling parameters) they find in device memory, where step.c puts it.
  *
  * A row's results do not depend on the others: every kernel adds up one row in one order. */
 #include "cuda/cuda.h"
@@ -30,6 +31,9 @@ void cuda_decode_scratch_take(backend *b)
     d->logits = device_floats(m, n, vocab);
     d->bad_layer = device_take(m, n, 1, sizeof(int32_t));
     d->sampled = device_take(m, (size_t)b->options.n_sequences, 1, sizeof(int32_t));
+    d->layers = device_take(m, (size_t)c->n_layers, 1, sizeof *d->layers);
+    d->partial = device_take(m, TOKEN_PARTIALS, 1, sizeof *d->partial);
+    d->barrier = device_take(m, 3, 1, sizeof *d->barrier);
     d->input = device_take(m, 1, 1, sizeof *d->input);
     d->output = device_take(m, n, 1, sizeof *d->output);
     sample_args *s = &d->sample;
@@ -53,6 +57,16 @@ void cuda_decode_scratch_take(backend *b)
 }
 
 /* ---- the kernels of a step ---- */
+
+/* token.cu is for one shape. */
+static bool token_fits(const model_config *c)
+{
+    return c->hidden_size == TOKEN_HIDDEN && c->n_key_heads == TOKEN_HEADS &&
+           c->n_value_heads == 2 * TOKEN_HEADS && c->n_query_heads == TOKEN_HEADS &&
+           c->n_kv_heads == 2 && c->expert_width == TOKEN_WIDTH &&
+           c->shared_expert_width == TOKEN_WIDTH && c->n_experts_per_token == TOKEN_CHOSEN &&
+           c->n_experts <= TOKEN_MOST_EXPERTS && c->n_layers <= TOKEN_MOST_LAYERS;
+}
 
 static gemv_args projection(const backend *b, const device_matrix *m, int32_t n,
                             const float *factor, float *y, int64_t y_stride, int32_t layer)
@@ -198,6 +212,71 @@ static cudaError_t call_tap(backend *b, int32_t layer, int32_t n)
     return status;
 }
 
+/* Layers [first, end) and perhaps the head, each row for itself, in one kernel. */
+static cudaError_t run_token(backend *b, int32_t first, int32_t end, bool head, int32_t n)
+{
+    const model_config *c = &b->config;
+    const decode_scratch *d = &b->d;
+    cudaError_t status = cudaSuccess;
+    for (int32_t i = 0; status == cudaSuccess && i < n; i++) {
+        token_args a = {.layers = d->layers,
+                        .first = first,
+                        .end = end,
+                        .row = i,
+                        .n_experts = c->n_experts,
+                        .n_clusters = b->token_clusters,
+                        .eps = c->rms_eps,
+                        .store = b->store.view,
+                        .input = d->input,
+                        .x = d->x + (size_t)i * (size_t)c->hidden_size,
+                        .head = b->w.head.w.blocks,
+                        .final_norm = b->w.final_norm,
+                        .logits = head ? d->logits + (size_t)i * (size_t)c->n_vocab : NULL,
+                        .n_vocab = c->n_vocab,
+                        .partial = d->partial,
+                        .projected = d->projected,
+                        .part_out = d->part_out,
+                        .part_max = d->part_max,
+                        .part_sum = d->part_sum,
+                        .barrier = d->barrier,
+                        .bad_layer = d->bad_layer + i};
+        status = launch_token(&a, b->stream);
+    }
+    return status;
+}
+
+/* All layers and the head: a row's kernels are one, unless somebody looks between layers. */
+static cudaError_t run_tokens(backend *b, int32_t n)
+{
+    const model_config *c = &b->config;
+    cudaError_t status = cudaSuccess;
+    if (!b->tap && !b->profile.on) return run_token(b, 0, c->n_layers, true, n);
+    for (int32_t i = 0; status == cudaSuccess && i < c->n_layers; i++) {
+        status = call_tap(b, i, n);
+        if (status == cudaSuccess) status = run_token(b, i, i + 1, false, n);
+        cuda_profile_mark(b, c->is_attention[i] ? OP_ATTENTION_LAYER : OP_GDN_LAYER, n);
+    }
+    if (status == cudaSuccess) status = run_token(b, c->n_layers, c->n_layers, true, n);
+    cuda_profile_mark(b, OP_HEAD, n);
+    return status;
+}
+
+/* The same, a kernel for each part of a layer, all rows together. */
+static cudaError_t run_parts(backend *b, int32_t n)
+{
+    const model_config *c = &b->config;
+    cudaError_t status = cudaSuccess;
+    for (int32_t i = 0; status == cudaSuccess && i < c->n_layers; i++) {
+        status = call_tap(b, i, n);
+        if (status == cudaSuccess) status = run_layer(b, i, n);
+    }
+    gemv_args head =
+        projection(b, &b->w.head, n, b->w.final_norm, b->d.logits, c->n_vocab, c->n_layers);
+    if (status == cudaSuccess) status = launch_gemv(&head, b->device.n_sms, b->stream);
+    cuda_profile_mark(b, OP_HEAD, 1);
+    return status;
+}
+
 /* Puts all kernels of a step of n rows into the stream. The tap sees the residual stream entering
  * each layer; the final norm happens inside the head's kernel and is not shown. */
 static cudaError_t run_kernels(backend *b, int32_t n)
@@ -214,14 +293,7 @@ static cudaError_t run_kernels(backend *b, int32_t n)
                     .n = n};
     cudaError_t status = launch_embed_step(&e, b->stream);
     cuda_profile_mark(b, OP_EMBEDDING, 1);
-    for (int32_t i = 0; status == cudaSuccess && i < c->n_layers; i++) {
-        status = call_tap(b, i, n);
-        if (status == cudaSuccess) status = run_layer(b, i, n);
-    }
-    gemv_args head =
-        projection(b, &b->w.head, n, b->w.final_norm, b->d.logits, c->n_vocab, c->n_layers);
-    if (status == cudaSuccess) status = launch_gemv(&head, b->device.n_sms, b->stream);
-    cuda_profile_mark(b, OP_HEAD, 1);
+    if (status == cudaSuccess) status = b->token_clusters > 0 ? run_tokens(b, n) : run_parts(b, n);
     sample_args s = b->d.sample;
     s.n = n;
     if (status == cudaSuccess) status = launch_sample(&s, b->stream);
@@ -244,10 +316,52 @@ static calla_status make_graph(backend *b, int32_t n, calla_error *err)
     return device_check(status, "recording a step", err);
 }
 
+static token_layer layer_of_token(const backend *b, int32_t i)
+{
+    const device_layer *l = &b->w.layers[i];
+    bool attention = b->config.is_attention[i];
+    token_layer t = {.in = l->in.w.blocks,
+                     .out = l->out.w.blocks,
+                     .inner = l->inner.w.blocks,
+                     .outer = l->outer.w.blocks,
+                     .shared_inner = l->shared_inner.w.blocks,
+                     .shared_outer = l->shared_outer.w.blocks,
+                     .router = l->router.codes,
+                     .router_pairs = l->router.pairs,
+                     .input_norm = l->input_norm,
+                     .post_norm = l->post_norm,
+                     .constants = {l->taps, l->neg_exp_a, l->dt_bias, l->gdn_norm},
+                     .is_attention = attention,
+                     .mixer_index = l->mixer_index};
+    if (attention) t.constants[0] = l->q_norm, t.constants[1] = l->k_norm;
+    return t;
+}
+
+/* Whether the kernel with all layers can run here, and what it needs. */
+static calla_status init_token(backend *b, calla_error *err)
+{
+    token_layer layers[TOKEN_MOST_LAYERS];
+    if (b->device.path == PREFILL_PATH_HOPPER && token_fits(&b->config))
+        b->token_clusters = token_clusters();
+    if (b->token_clusters == 0) return CALLA_OK;
+    for (int32_t i = 0; i < b->config.n_layers; i++) layers[i] = layer_of_token(b, i);
+    CALLA_TRY(device_check(cudaMemcpyAsync(b->d.layers, layers,
+                                           (size_t)b->config.n_layers * sizeof *layers,
+                                           cudaMemcpyHostToDevice, b->stream),
+                           "sending the layers", err));
+    CALLA_TRY(device_check(cudaMemsetAsync(b->d.barrier, 0, 3 * sizeof *b->d.barrier, b->stream),
+                           "decode", err));
+    CALLA_TRY(device_check(
+        cudaMemsetAsync(b->d.partial, 0, TOKEN_PARTIALS * sizeof *b->d.partial, b->stream),
+        "decode", err));
+    return device_check(cudaStreamSynchronize(b->stream), "sending the layers", err);
+}
+
 calla_status cuda_decode_init(backend *b, calla_error *err)
 {
     size_t arrived = (size_t)step_rows(b) * (size_t)b->config.n_query_heads * sizeof(unsigned);
     CALLA_TRY(device_check(cudaMemsetAsync(b->d.arrived, 0, arrived, b->stream), "decode", err));
+    CALLA_TRY(init_token(b, err));
     for (int32_t n = 1; n <= step_rows(b); n++) CALLA_TRY(make_graph(b, n, err));
     return CALLA_OK;
 }

@@ -189,6 +189,55 @@ typedef struct attention_step_args {
 } attention_step_args;
 cudaError_t launch_attention_step(const attention_step_args *a, cudaStream_t stream);
 
+/* ---- all layers of a token in one kernel (token.cu), for the 35B's shape ---- */
+
+enum {
+    TOKEN_HIDDEN = 2048,
+    TOKEN_HEADS = 16,  /* key heads, half as many as value heads; query heads, 8 to a KV head */
+    TOKEN_WIDTH = 512, /* of an expert and of the shared one */
+    TOKEN_CHOSEN = 8,
+    TOKEN_MOST_EXPERTS = 256,
+    TOKEN_MOST_LAYERS = 48,
+    TOKEN_MOST_CLUSTERS = 16,
+    TOKEN_KV_PARTS = 4 * TOKEN_MOST_CLUSTERS, /* pieces of a context, most */
+    TOKEN_PARTIALS = 2 * 16 * TOKEN_HIDDEN,
+};
+
+typedef struct token_layer {
+    const unsigned char *in, *out; /* blocks */
+    const unsigned char *inner, *outer, *shared_inner, *shared_outer;
+    const unsigned char *router;  // [n_experts + 1][2048]
+    const uint32_t *router_pairs; // [n_experts + 1][32]
+    const float *input_norm, *post_norm;
+    /* Taps, -exp(A), dt bias, norm; or norms of q and k. */
+    const float *constants[4];
+    int32_t is_attention, mixer_index;
+} token_layer;
+
+typedef struct token_args {
+    const token_layer *layers;     // [end]
+    int32_t first, end;            /* layers to run */
+    int32_t row;                   /* of the step */
+    int32_t n_experts, n_clusters; /* clusters of 8 blocks */
+    float eps;
+    store_view store;
+    const step_input *input;
+    float *x;                  // [2048], in and out
+    const unsigned char *head; /* blocks, of n_vocab rows */
+    const float *final_norm;   // [2048]
+    float *logits;             // [n_vocab], or NULL: layers only
+    int32_t n_vocab;
+    uint64_t *partial;          // [2][16][2048] zero before the first launch: sums and tags
+    float *projected;           // [9216]: q and gate per head, k, v
+    float *part_out;            // [16][TOKEN_KV_PARTS][256], as large as attention's
+    float *part_max, *part_sum; // [16][TOKEN_KV_PARTS]
+    unsigned *barrier;  // [3] zero before the first launch: arrivals; arrivals, tag before it
+    int32_t *bad_layer; /* as gemv's, of this row */
+} token_args;
+/* How many clusters there can be at once, 0 if the kernel cannot run on this device. */
+int token_clusters(void);
+cudaError_t launch_token(const token_args *a, cudaStream_t stream);
+
 /* Of SAMPLE_RANGE ids: what the first of the sampler's kernels leaves for the second. */
 enum { SAMPLE_RANGE = 4096 };
 typedef struct sample_part {

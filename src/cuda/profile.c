@@ -95,6 +95,21 @@ void cuda_profile_count_layer(backend *b, const layer_weights *w, int64_t n, int
     cost_add_moe(costs, c, &w->moe, n, n_experts);
 }
 
+void cuda_profile_count_whole_layer(backend *b, const layer_weights *w, int64_t n, int64_t n_seen)
+{
+    cost *costs = b->profile.costs, before[N_OPERATIONS], sum = {0, 0};
+    memcpy(before, costs, sizeof before);
+    cuda_profile_count_layer(b, w, n, n, n_seen, n_seen, n * b->config.n_experts_per_token);
+    for (int32_t i = 0; i < N_OPERATIONS; i++) {
+        sum.bytes += costs[i].bytes - before[i].bytes;
+        sum.operations += costs[i].operations - before[i].operations;
+    }
+    memcpy(costs, before, sizeof before);
+    operation op = w->is_attention ? OP_ATTENTION_LAYER : OP_GDN_LAYER;
+    costs[op].bytes += sum.bytes;
+    costs[op].operations += sum.operations;
+}
+
 void cuda_profile_count_ends(backend *b, int64_t n, int64_t n_logits)
 {
     if (b->profile.on) cost_add_ends(b->profile.costs, b->weights, n, n_logits);

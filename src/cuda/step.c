@@ -186,9 +186,13 @@ static void count_step(backend *b, const flight *f)
     const model_config *c = &b->config;
     int64_t seen = 0, n = f->n;
     for (int32_t i = 0; i < n; i++) seen += f->positions[i] + 1;
-    for (int32_t i = 0; b->profile.on && i < c->n_layers; i++)
-        cuda_profile_count_layer(b, &b->weights->layers[i], n, n, seen, seen,
-                                 n * c->n_experts_per_token);
+    for (int32_t i = 0; b->profile.on && i < c->n_layers; i++) {
+        const layer_weights *w = &b->weights->layers[i];
+        if (b->token_clusters > 0)
+            cuda_profile_count_whole_layer(b, w, n, seen);
+        else
+            cuda_profile_count_layer(b, w, n, n, seen, seen, n * c->n_experts_per_token);
+    }
     cuda_profile_count_ends(b, n, n);
 }
 

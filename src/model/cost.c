@@ -3,6 +3,8 @@
 static const char *const names[N_OPERATIONS] = {
     [OP_EMBEDDING] = "embedding",
     [OP_NORMS] = "norms",
+    [OP_GDN_LAYER] = "gdn layers",
+    [OP_ATTENTION_LAYER] = "attention layers",
     [OP_GDN_PROJECTIONS] = "gdn projections",
     [OP_GDN_CONV] = "gdn conv, gates",
     [OP_GDN_SCAN] = "gdn scan",

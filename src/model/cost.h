@@ -11,6 +11,8 @@
 typedef enum operation {
     OP_EMBEDDING,
     OP_NORMS,
+    OP_GDN_LAYER, /* where a whole layer is one piece of work */
+    OP_ATTENTION_LAYER,
     OP_GDN_PROJECTIONS,
     OP_GDN_CONV, /* convolution and gates */
     OP_GDN_SCAN,

@@ -1,0 +1,313 @@
+/* A Gated DeltaNet layer's mixer in one phase: a cluster has a key head (or two), from its rows of
+ * the projections over the recurrence of its two value heads to the columns of out_proj that their
+ * 256 outputs meet. A block has 32 value columns of a value head. */
+#ifndef CALLA_CUDA_TOKEN_GDN_CUH
+#define CALLA_CUDA_TOKEN_GDN_CUH
+
+#include "cuda/token.cuh"
+
+enum {
+    KEY_SIZE = TOKEN_HEADS * GDN_HEAD_DIM,
+    VALUE_SIZE = 2 * KEY_SIZE,
+    CHANNELS = 2 * KEY_SIZE + VALUE_SIZE,
+    SLICES = GDN_HEAD_DIM / GDN_COLUMNS,
+    STATE_ROWS = 2, /* of a thread, four columns each */
+    CONV_THREADS = 2 * GDN_HEAD_DIM + GDN_COLUMNS,
+    DECAY = 10, /* where in `small` */
+    BETA = 11,
+};
+
+/* The strip of in_proj that is number j of the 48 of a head's q, k, v, z. */
+__device__ static inline int gdn_strip(int head, int j)
+{
+    if (j < 8) return 8 * head + j;
+    if (j < 16) return KEY_SIZE / 16 + 8 * head + j - 8;
+    if (j < 32) return 2 * KEY_SIZE / 16 + 16 * head + j - 16;
+    return CHANNELS / 16 + 16 * head + j - 32;
+}
+/* The strip with the head's rows of a (which = 0) or b. */
+__device__ static inline int gdn_gate_strip(int head, int which)
+{
+    return (CHANNELS + VALUE_SIZE) / 16 + 2 * which + head / 8;
+}
+
+/* What a thread needs of the past, loaded before the phase begins. */
+struct gdn_past {
+    float4 state[STATE_ROWS];
+    float before, tap; /* of its channel: the sum over the last three tokens; the newest's tap */
+    float rate, bias;
+};
+
+struct gdn_place {
+    int value_head, channel;
+    float *state, *window;
+};
+
+__device__ static inline gdn_place place_gdn(const token_state &t, const token_layer &l, int head)
+{
+    const token_args &a = *t.a;
+    const int tid = threadIdx.x;
+    gdn_place p;
+    p.value_head = 2 * head + t.rank / SLICES;
+    float *layer = t.states + (size_t)l.mixer_index * a.store.layer_floats;
+    p.window = layer + a.store.window_offset;
+    p.state =
+        layer + ((size_t)p.value_head * SLICES + t.rank % SLICES) * GDN_HEAD_DIM * GDN_COLUMNS;
+    p.channel = head * GDN_HEAD_DIM + tid % GDN_HEAD_DIM + tid / GDN_HEAD_DIM * KEY_SIZE;
+    if (tid >= 2 * GDN_HEAD_DIM)
+        p.channel = 2 * KEY_SIZE + p.value_head * GDN_HEAD_DIM + t.rank % SLICES * GDN_COLUMNS +
+                    tid % GDN_COLUMNS;
+    return p;
+}
+
+/* A thread has rows first, first + 1 of the state, and of them columns 4 quad ... */
+struct state_place {
+    int first, quad;
+};
+__device__ static inline state_place place_state()
+{
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    return {warp / 4 * (GDN_HEAD_DIM / GDN_ROW_GROUPS) + lane / 2 * STATE_ROWS,
+            warp % 4 * 2 + lane % 2};
+}
+
+__device__ static inline void load_past(const token_state &t, gdn_past &p, const gdn_place &at,
+                                        const token_layer &l)
+{
+    const int position = t.position;
+    const float *taps = l.constants[0];
+    const state_place own = place_state();
+#pragma unroll
+    for (int i = 0; i < STATE_ROWS; i++) {
+        p.state[i] = make_float4(0, 0, 0, 0);
+        if (position > 0)
+            p.state[i] = ((const float4 *)at.state)[(own.first + i) * (GDN_COLUMNS / 4) + own.quad];
+    }
+    p.before = 0, p.tap = 0;
+    if (threadIdx.x < CONV_THREADS) {
+#pragma unroll
+        for (int i = 0; i < CONV_TAPS - 1; i++) {
+            const int before = position - (CONV_TAPS - 1) + i;
+            const float x =
+                before < 0 ? 0
+                           : at.window[(size_t)(before & (CONV_TAPS - 1)) * CHANNELS + at.channel];
+            p.before += taps[i * CHANNELS + at.channel] * x;
+        }
+        p.tap = taps[(CONV_TAPS - 1) * CHANNELS + at.channel];
+    }
+    p.rate = l.constants[1][at.value_head], p.bias = l.constants[2][at.value_head];
+}
+
+/* The head's rows of the projections: 6 strips and a quarter of one with gates a block, each to all
+ * blocks. */
+__device__ static inline void project_gdn(token_state &t, const held_group (&x)[2], int i, int head,
+                                          int layer)
+{
+    token_shared &s = *t.s;
+    const int tid = threadIdx.x, lane = tid % WARP, warp = tid / WARP;
+    if (i > 0) sync_threads<CONSUMER_THREADS>(); /* parts are free */
+#pragma unroll 1
+    for (int strip = 0; strip < HEAD_STRIPS; strip += 3) multiply_strips<3>(t, x, strip);
+    const unsigned char *gates = take_stage(t, 0);
+    const int own = warp - t.rank % 4 * 4;
+    float low = 0, high = 0;
+    if (own >= 0 && own < 4) {
+        multiply_block(take_block(gates + 2 * own * W4_BLOCK_BYTES), x[0], low, high);
+        multiply_block(take_block(gates + (2 * own + 1) * W4_BLOCK_BYTES), x[1], low, high);
+        if (lane % 4 == 0) {
+            s.parts[HEAD_STRIPS][own][lane / 4] = low;
+            s.parts[HEAD_STRIPS][own][lane / 4 + 8] = high;
+        }
+    }
+    give_stage(t);
+    sync_threads<CONSUMER_THREADS>();
+    const float r = norm_factor(t, layer);
+    const int output = tid / 4;
+    if (output < HEAD_STRIPS * W4_STRIP_ROWS) {
+        const float sum = r * sum_parts(t, output / W4_STRIP_ROWS, output % W4_STRIP_ROWS);
+        send_rows(sum, s.gdn.projected[i] + t.rank * HEAD_STRIPS * W4_STRIP_ROWS + output / 4 * 4,
+                  &s.projected_here[i]);
+    } else if (output < HEAD_STRIPS * W4_STRIP_ROWS + 8) { /* one warp: 2 rows, 8 blocks */
+        const int row = 2 * head % W4_STRIP_ROWS + lane / 16;
+        const float(*p)[W4_STRIP_ROWS] = s.parts[HEAD_STRIPS];
+        const float sum = r * (p[0][row] + p[1][row] + (p[2][row] + p[3][row]));
+        if (lane % 16 < RANKS)
+            send(sum, s.gdn.gates[i] + 2 * t.rank + lane / 16, &s.projected_here[i],
+                 (uint32_t)(lane % 16));
+    }
+}
+
+/* Convolution of this block's channels, the gates. */
+__device__ static inline void convolve(const token_state &t, const gdn_past &past,
+                                       const gdn_place &at, int i)
+{
+    gdn_shared &s = t.s->gdn;
+    const int tid = threadIdx.x, lane = tid % WARP, warp = tid / WARP;
+    if (tid < CONV_THREADS) {
+        const int from = tid < 2 * GDN_HEAD_DIM
+                             ? tid
+                             : 2 * GDN_HEAD_DIM + t.rank * GDN_COLUMNS + tid % GDN_COLUMNS;
+        const float x = s.projected[i][from], y = silu(past.before + past.tap * x);
+        if (t.rank == 0 || tid >= 2 * GDN_HEAD_DIM)
+            at.window[(size_t)(t.position % CONV_TAPS) * CHANNELS + at.channel] = x;
+        if (tid < GDN_HEAD_DIM)
+            s.q[tid] = y;
+        else if (tid < 2 * GDN_HEAD_DIM)
+            s.k[tid - GDN_HEAD_DIM] = y;
+        else
+            s.v[tid - 2 * GDN_HEAD_DIM] = y;
+        const float square = warp_sum(y * y);
+        if (lane == 0) s.small[warp] = square;
+    } else if (warp == CONV_THREADS / WARP) {
+        const float *gates = s.gates[i] + t.rank / SLICES;
+        const float rate = gates[0] + gates[2] + (gates[4] + gates[6]) + past.bias;
+        s.small[DECAY] = expf(past.rate * softplus(rate)) + (rate - rate);
+        s.small[BETA] = sigmoid_finite(gates[8] + gates[10] + (gates[12] + gates[14]));
+    }
+}
+
+__device__ static inline float4 sum_rows(const float (&sums)[GDN_ROW_GROUPS][GDN_COLUMNS], int quad)
+{
+    float4 p = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int g = 0; g < GDN_ROW_GROUPS; g++) {
+        const float4 e = *(const float4 *)&sums[g][quad * 4];
+        p.x += e.x, p.y += e.y, p.z += e.z, p.w += e.w;
+    }
+    return p;
+}
+/* What the delta rule adds along k: beta (v - decay S^T k). */
+__device__ static inline float4 delta_of(const gdn_shared &s, int quad)
+{
+    const float4 p = sum_rows(s.sums[0], quad), v = *(const float4 *)&s.v[quad * 4];
+    const float decay = s.small[DECAY], beta = s.small[BETA];
+    return make_float4(beta * (v.x - decay * p.x), beta * (v.y - decay * p.y),
+                       beta * (v.z - decay * p.z), beta * (v.w - decay * p.w));
+}
+
+/* One step of the recurrence: S^T k and S^T q in one pass, as in gdn.cu. */
+__device__ static inline void recur(const token_state &t, gdn_past &past, const gdn_place &at,
+                                    int i)
+{
+    gdn_shared &s = t.s->gdn;
+    const int tid = threadIdx.x, lane = tid % WARP, warp = tid / WARP;
+    const state_place own = place_state();
+    const float decay = s.small[DECAY];
+    const float q_scale =
+        0.08838834764831845f *
+        inverse_root_finite(s.small[0] + s.small[1] + s.small[2] + s.small[3] + 1e-6f);
+    const float k_scale =
+        inverse_root_finite(s.small[4] + s.small[5] + s.small[6] + s.small[7] + 1e-6f);
+    float kk[STATE_ROWS], sums[8] = {0, 0, 0, 0, 0, 0, 0, 0}; /* S^T k, S^T q */
+#pragma unroll
+    for (int r = 0; r < STATE_ROWS; r++) {
+        const float4 e = past.state[r];
+        const float q = s.q[own.first + r] * q_scale;
+        kk[r] = s.k[own.first + r] * k_scale;
+        sums[0] += e.x * kk[r], sums[1] += e.y * kk[r], sums[2] += e.z * kk[r],
+            sums[3] += e.w * kk[r];
+        sums[4] += e.x * q, sums[5] += e.y * q, sums[6] += e.z * q, sums[7] += e.w * q;
+    }
+    /* Over the warp's 16 pairs of rows: halves change hands until a lane has one of the eight. */
+#pragma unroll
+    for (int m = 16, n = 4; n > 0; m /= 2, n /= 2) {
+        const bool upper = lane & m;
+#pragma unroll
+        for (int j = 0; j < n; j++) {
+            const float keep = upper ? sums[j + n] : sums[j], gone = upper ? sums[j] : sums[j + n];
+            sums[j] = keep + __shfl_xor_sync(0xffffffffu, gone, m);
+        }
+    }
+    sums[0] += __shfl_xor_sync(0xffffffffu, sums[0], 2);
+    if ((lane & 2) == 0)
+        s.sums[lane / 16][warp / 4][own.quad * 4 + (lane & 8 ? 2 : 0) + (lane & 4 ? 1 : 0)] =
+            sums[0];
+    sync_threads<CONSUMER_THREADS>();
+    if (tid < 8 * RANKS) { /* four columns of the output, to one block */
+        float qk = 0;
+#pragma unroll
+        for (int j = 0; j < 4; j++) qk += s.q[lane + j * WARP] * s.k[lane + j * WARP];
+        qk = warp_sum(qk) * q_scale * k_scale;
+        const float4 p = sum_rows(s.sums[1], tid % 8), d = delta_of(s, tid % 8);
+        send(make_float4(decay * p.x + qk * d.x, decay * p.y + qk * d.y, decay * p.z + qk * d.z,
+                         decay * p.w + qk * d.w),
+             t.s->out[i] + t.rank * GDN_COLUMNS + tid % 8 * 4, &t.s->out_here[i],
+             (uint32_t)(tid / 8));
+    }
+    const float4 d = delta_of(s, own.quad);
+#pragma unroll
+    for (int r = 0; r < STATE_ROWS; r++) {
+        float4 e = past.state[r];
+        e.x = decay * e.x + kk[r] * d.x, e.y = decay * e.y + kk[r] * d.y;
+        e.z = decay * e.z + kk[r] * d.z, e.w = decay * e.w + kk[r] * d.w;
+        ((float4 *)at.state)[(own.first + r) * (GDN_COLUMNS / 4) + own.quad] = e;
+    }
+}
+
+/* out_proj's inputs, factor (o r) silu(z): a warp has a group of 64. */
+__device__ static inline void gate_output(const token_state &t, const float2 (&factor)[2], int n)
+{
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const int i = warp / HEAD_GROUPS, group = warp % HEAD_GROUPS;
+    if (i < n) {
+        const float2 *o = (const float2 *)t.s->out[i] + lane;
+        const float2 gate =
+            ((const float2 *)(t.s->gdn.projected[i] + 4 * GDN_HEAD_DIM))[group * WARP + lane];
+        const float2 v = o[group * WARP], other = o[(group ^ 1) * WARP];
+        const float own = v.x * v.x + v.y * v.y, its = other.x * other.x + other.y * other.y;
+        const float r = inverse_root_finite(
+            warp_sum(group & 1 ? its + own : own + its) / GDN_HEAD_DIM + t.a->eps);
+        share_group(t, warp,
+                    make_float2(factor[group & 1].x * (v.x * r) * silu(gate.x),
+                                factor[group & 1].y * (v.y * r) * silu(gate.y)));
+    }
+    sync_threads<CONSUMER_THREADS>();
+}
+
+__device__ static inline void mix_gdn(token_state &t, const token_layer &l, int layer, bool sums)
+{
+    token_shared &s = *t.s;
+    const int lane = threadIdx.x % WARP, n = count_of(t, TOKEN_HEADS);
+    gdn_past past, next;
+    gdn_place at = place_gdn(t, l, t.cluster);
+    float2 factor[2], out_factor[2], v[2];
+    load_norm(factor, l.input_norm);
+    out_factor[0] = ((const float2 *)l.constants[3])[lane];
+    out_factor[1] = ((const float2 *)l.constants[3])[WARP + lane];
+    load_past(t, past, at, l);
+    if (n > 1) load_past(t, next, place_gdn(t, l, t.cluster + t.n_clusters), l);
+    if (threadIdx.x == 0)
+        for (int i = 0; i < n; i++) {
+            barrier_expect(&s.projected_here[i], (HEAD_ROWS + 2 * RANKS) * 4);
+            barrier_expect(&s.out_here[i], 2 * GDN_HEAD_DIM * 4);
+        }
+    if (sums) add_sums(t, t.n_clusters);
+    load_input(t, v, factor);
+    held_group x[2];
+    hold_groups(x, v);
+#pragma unroll 1
+    for (int i = 0; i < n; i++) project_gdn(t, x, i, t.cluster + i * t.n_clusters, layer);
+#pragma unroll 1
+    for (int i = 0; i < n; i++) {
+        if (i > 0) {
+            sync_threads<CONSUMER_THREADS>(); /* sums and small are free */
+            at = place_gdn(t, l, t.cluster + i * t.n_clusters);
+            past = next;
+        }
+        barrier_wait_cluster(&s.projected_here[i], t.projected_parity >> i & 1);
+        t.projected_parity ^= 1u << i;
+        convolve(t, past, at, i);
+        sync_threads<CONSUMER_THREADS>();
+        recur(t, past, at, i);
+    }
+    for (int i = 0; i < n; i++) {
+        barrier_wait_cluster(&s.out_here[i], t.out_parity >> i & 1);
+        t.out_parity ^= 1u << i;
+    }
+    gate_output(t, out_factor, n);
+#pragma unroll 1
+    for (int i = 0; i < n; i++) multiply_out(t, HEAD_GROUPS * i, t.cluster + i * t.n_clusters);
+    t.tag++;
+}
+
+#endif

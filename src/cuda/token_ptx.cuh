@@ -1,0 +1,158 @@
+/* What the kernel of a token's layers needs of sm_90 beyond CUDA C++: a ring in shared memory that
+ * bulk copies fill, stores into the shared memory of the other blocks of a cluster, a barrier of
+ * the whole grid. */
+#ifndef CALLA_CUDA_TOKEN_PTX_CUH
+#define CALLA_CUDA_TOKEN_PTX_CUH
+
+#include "cuda/common.cuh"
+
+__device__ static inline uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* ---- barriers in shared memory ---- */
+
+__device__ static inline void barrier_start(uint64_t *barrier, uint32_t n_arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+                 "r"(n_arrivals)
+                 : "memory");
+}
+__device__ static inline void barrier_arrive(uint64_t *barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+                 : "memory");
+}
+/* Arrives, and n_bytes have to arrive too. */
+__device__ static inline void barrier_expect(uint64_t *barrier, uint32_t n_bytes)
+{
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+        "r"(n_bytes)
+        : "memory");
+}
+/* What this block's threads and bulk copies wrote is visible. */
+__device__ static inline void barrier_wait(uint64_t *barrier, uint32_t parity)
+{
+    uint32_t done;
+    do
+        asm volatile("{\n\t.reg .pred p;\n\t"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+                     "selp.u32 %0, 1, 0, p;\n\t}"
+                     : "=r"(done)
+                     : "r"(shared_address(barrier)), "r"(parity)
+                     : "memory");
+    while (!done);
+}
+/* And what other blocks of the cluster sent. */
+__device__ static inline void barrier_wait_cluster(uint64_t *barrier, uint32_t parity)
+{
+    uint32_t done;
+    do
+        asm volatile("{\n\t.reg .pred p;\n\t"
+                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
+                     "selp.u32 %0, 1, 0, p;\n\t}"
+                     : "=r"(done)
+                     : "r"(shared_address(barrier)), "r"(parity)
+                     : "memory");
+    while (!done);
+}
+__device__ static inline void barriers_started()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+/* ---- copies ---- */
+
+/* n_bytes (a multiple of 16, both addresses too) of global memory; they arrive at the barrier. */
+__device__ static inline void copy_bulk(void *to, const void *from, uint32_t n_bytes,
+                                        uint64_t *barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], "
+                 "%2, [%3];" ::"r"(shared_address(to)),
+                 "l"(from), "r"(n_bytes), "r"(shared_address(barrier))
+                 : "memory");
+}
+/* Stores v at `to` in block `rank` of the cluster (an address of this block's stands for the same
+ * one there); its bytes arrive at `barrier` there. */
+__device__ static inline void send(float4 v, float *to, uint64_t *barrier, uint32_t rank)
+{
+    asm volatile("{\n\t.reg .b32 to, at;\n\t"
+                 "mapa.shared::cluster.u32 to, %0, %2;\n\t"
+                 "mapa.shared::cluster.u32 at, %1, %2;\n\t"
+                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [to], {%3, %4, %5, "
+                 "%6}, [at];\n\t}" ::"r"(shared_address(to)),
+                 "r"(shared_address(barrier)), "r"(rank), "r"(__float_as_uint(v.x)),
+                 "r"(__float_as_uint(v.y)), "r"(__float_as_uint(v.z)), "r"(__float_as_uint(v.w))
+                 : "memory");
+}
+__device__ static inline void send(float v, float *to, uint64_t *barrier, uint32_t rank)
+{
+    asm volatile("{\n\t.reg .b32 to, at;\n\t"
+                 "mapa.shared::cluster.u32 to, %0, %2;\n\t"
+                 "mapa.shared::cluster.u32 at, %1, %2;\n\t"
+                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [to], %3, [at];\n\t"
+                 "}" ::"r"(shared_address(to)),
+                 "r"(shared_address(barrier)), "r"(rank), "r"(__float_as_uint(v))
+                 : "memory");
+}
+
+/* ---- cluster and grid ---- */
+
+__device__ static inline uint32_t cluster_rank()
+{
+    uint32_t rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+__device__ static inline void cluster_wait()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+/* One thread for its block, behind a barrier of the block. */
+__device__ static inline void grid_signal(unsigned *counter)
+{
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+/* Until `counter` has reached `target`, round the clock. */
+__device__ static inline void grid_await(const unsigned *counter, unsigned target)
+{
+    unsigned value;
+    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+    while ((int)(value - target) < 0);
+}
+
+/* A value and a tag that says whose it is, in one piece: a reader that finds its tag has its value,
+ * without any barrier. */
+__device__ static inline void store_tagged(uint64_t *to, float value, uint32_t tag)
+{
+    const uint64_t word = (uint64_t)tag << 32 | __float_as_uint(value);
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
+}
+__device__ static inline uint64_t load_tagged(const uint64_t *from)
+{
+    uint64_t word;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
+    return word;
+}
+
+/* The first n threads, n a constant. */
+template <int N> __device__ static inline void sync_threads()
+{
+    asm volatile("bar.sync 1, %0;" ::"n"(N) : "memory");
+}
+
+/* d += a (16 x 16 halves) b (16 x 8), the fragments of mma.m16n8k16. */
+__device__ static inline void multiply_halves(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                              uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+#endif

@@ -1,0 +1,504 @@
+/* The kernel with all layers of a token (token.cu) against the kernels it stands for, which
+ * test_decode.c compares with the C variants. Weights of the 35B's shape, few experts. */
+#include "base/numbers.h"
+#include "support/kernels.h"
+#include "support/support.h"
+
+#include "cuda/decode_kernels.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    HIDDEN = TOKEN_HIDDEN,
+    N_EXPERTS = 20,
+    N_LAYERS = 3, /* gdn, attention, gdn */
+    IN_ROWS = 12352,
+    ATTENTION_ROWS = 9216,
+    CHANNELS = 8192,
+    SCAN = 32 * 128 * 128,
+    LAYER_FLOATS = SCAN + 4 * CHANNELS,
+    MOST_BLOCKS = 80,
+    KV_LAYER = 4 * 256 * 256, /* halves of a layer in a block */
+    VOCAB = 9010,
+};
+
+static void check(cudaError_t status, const char *what)
+{
+    if (status != cudaSuccess) fail_msg("%s: %s", what, cudaGetErrorString(status));
+}
+
+static void *device_bytes(const void *from, size_t n)
+{
+    void *p;
+    check(cudaMalloc(&p, n + 256), "cudaMalloc");
+    check(cudaMemset(p, 0xff, n + 256), "cudaMemset"); /* NaN */
+    if (from) check(cudaMemcpy(p, from, n, cudaMemcpyHostToDevice), "cudaMemcpy");
+    return p;
+}
+static float *device_floats(const float *from, size_t n)
+{
+    return device_bytes(from, n * sizeof(float));
+}
+static void fetch(void *to, const void *from, size_t n)
+{
+    check(cudaDeviceSynchronize(), "a kernel");
+    check(cudaMemcpy(to, from, n, cudaMemcpyDeviceToHost), "cudaMemcpy");
+}
+static void copy(void *to, const void *from, size_t n)
+{
+    check(cudaMemcpy(to, from, n, cudaMemcpyDeviceToDevice), "cudaMemcpy");
+}
+static float *random_floats(size_t n, fill_kind kind, uint64_t seed, float scale)
+{
+    float *x = malloc(n * sizeof *x);
+    assert_non_null(x);
+    fill(x, n, kind, seed);
+    for (size_t i = 0; i < n; i++) x[i] *= scale;
+    return x;
+}
+static float *random_on_device(size_t n, uint64_t seed, float scale, float offset)
+{
+    float *x = random_floats(n, FILL_NORMAL, seed, scale);
+    for (size_t i = 0; i < n; i++) x[i] += offset;
+    float *p = device_floats(x, n);
+    free(x);
+    return p;
+}
+
+/* ---- weights ---- */
+
+static w4_matrix empty_w4(int32_t rows, int32_t cols)
+{
+    size_t bytes = w4_bytes(rows, cols);
+    w4_matrix m = {device_bytes(NULL, bytes), rows, cols};
+    check(cudaMemset((void *)(uintptr_t)m.blocks, 0, bytes), "cudaMemset");
+    return m;
+}
+
+/* Random rows: the same 1,024 again and again, times another scale. */
+static void fill_rows(const w4_matrix *to, int64_t n, uint64_t seed, float scale, repack_rows order)
+{
+    const int32_t rows = 1024;
+    matrix m = random_matrix(MATRIX_Q4, rows, to->cols, seed);
+    size_t groups = (size_t)rows * (size_t)to->cols / 64, bytes = groups * 32;
+    unsigned char *codes = device_bytes(m.codes, bytes);
+    uint16_t *scales = malloc(groups * 2), *biases = malloc(groups * 2);
+    uint16_t *device_scales = device_bytes(NULL, groups * 2);
+    uint16_t *device_biases = device_bytes(NULL, groups * 2);
+    for (int64_t first = 0, round = 0; first < n; first += rows, round++) {
+        for (size_t i = 0; i < groups; i++) {
+            float f = scale * (round % 2 ? -1.0f : 1.0f) / (float)(1 + (round + (int64_t)i) % 3);
+            scales[i] = f32_to_bf16(bf16_to_f32(((const uint16_t *)m.scales)[i]) * f);
+            biases[i] = f32_to_bf16(bf16_to_f32(((const uint16_t *)m.biases)[i]) * f);
+        }
+        check(cudaMemcpy(device_scales, scales, groups * 2, cudaMemcpyHostToDevice), "scales");
+        check(cudaMemcpy(device_biases, biases, groups * 2, cudaMemcpyHostToDevice), "biases");
+        repack_args a = {.blocks = (unsigned char *)(uintptr_t)to->blocks,
+                         .codes = codes,
+                         .scales = device_scales,
+                         .biases = device_biases,
+                         .cols = to->cols,
+                         .first = first,
+                         .n = n - first < rows ? n - first : rows,
+                         .order = order};
+        check(launch_repack(&a, 0), "launch_repack");
+        check(cudaDeviceSynchronize(), "repack");
+    }
+    free(scales), free(biases);
+    cudaFree(codes), cudaFree(device_scales), cudaFree(device_biases);
+}
+
+static w4_matrix random_w4(int32_t rows, int32_t cols, uint64_t seed, float scale)
+{
+    w4_matrix m = empty_w4(rows, cols);
+    fill_rows(&m, rows, seed, scale, REPACK_PLAIN);
+    return m;
+}
+/* Gate and up of n experts. */
+static w4_matrix random_inner(int32_t n, uint64_t seed)
+{
+    w4_matrix m = empty_w4(n * 2 * TOKEN_WIDTH, HIDDEN);
+    fill_rows(&m, n * TOKEN_WIDTH, seed, 0.05f, REPACK_GATE);
+    fill_rows(&m, n * TOKEN_WIDTH, seed + 1, 0.05f, REPACK_UP);
+    m.rows = 2 * TOKEN_WIDTH;
+    return m;
+}
+
+typedef struct model {
+    w4_matrix gdn_in, attention_in, out, inner, outer, shared_inner, shared_outer, head;
+    w8_matrix router;
+    float *input_norm, *post_norm, *taps, *neg_exp_a, *dt_bias, *gdn_norm, *q_norm, *k_norm;
+    /* Of a step: [3] reference, the kernel, the kernel again. */
+    float *x[3], *states[3];
+    unsigned char *kv[3];
+    float *start_x, *start_states;
+    unsigned char *start_kv;
+    int32_t *table;
+    step_input *input;
+    float *projected, *mixed, *logits, *h, *part_out, *part_max, *part_sum;
+    uint64_t *partial;
+    unsigned *arrived, *barrier;
+    float *final_norm, *vocab[3];
+    int32_t *bad;
+    token_layer *layers;
+} model;
+
+static model m;
+
+static void make_router(void)
+{
+    matrix r = random_matrix(MATRIX_Q8, N_EXPERTS + 1, HIDDEN, 3);
+    size_t groups = (size_t)(N_EXPERTS + 1) * HIDDEN / 64;
+    uint32_t *pairs = device_bytes(NULL, groups * 4);
+    check(launch_pair(device_bytes(r.scales, groups * 2), device_bytes(r.biases, groups * 2),
+                      (int64_t)groups, pairs, 0),
+          "launch_pair");
+    m.router = (w8_matrix){device_bytes(r.codes, groups * 64), pairs, N_EXPERTS + 1, HIDDEN};
+}
+
+static void make_layers(void)
+{
+    token_layer layers[N_LAYERS];
+    for (int i = 0; i < N_LAYERS; i++) {
+        bool attention = i == 1;
+        layers[i] = (token_layer){.in = attention ? m.attention_in.blocks : m.gdn_in.blocks,
+                                  .out = m.out.blocks,
+                                  .inner = m.inner.blocks,
+                                  .outer = m.outer.blocks,
+                                  .shared_inner = m.shared_inner.blocks,
+                                  .shared_outer = m.shared_outer.blocks,
+                                  .router = m.router.codes,
+                                  .router_pairs = m.router.pairs,
+                                  .input_norm = m.input_norm,
+                                  .post_norm = m.post_norm,
+                                  .constants = {m.taps, m.neg_exp_a, m.dt_bias, m.gdn_norm},
+                                  .is_attention = attention,
+                                  .mixer_index = i / 2};
+        if (attention) layers[i].constants[0] = m.q_norm, layers[i].constants[1] = m.k_norm;
+    }
+    m.layers = device_bytes(layers, sizeof layers);
+}
+
+static int make_model(void **state)
+{
+    (void)state;
+    const size_t kv_halves = (size_t)MOST_BLOCKS * KV_LAYER, parts = 16 * TOKEN_KV_PARTS;
+    m.gdn_in = random_w4(IN_ROWS, HIDDEN, 1, 0.05f);
+    m.attention_in = random_w4(ATTENTION_ROWS, HIDDEN, 2, 0.05f);
+    m.out = random_w4(HIDDEN, 4096, 4, 0.02f);
+    m.inner = random_inner(N_EXPERTS, 5);
+    m.outer = random_w4(N_EXPERTS * HIDDEN, TOKEN_WIDTH, 7, 0.1f);
+    m.outer.rows = HIDDEN;
+    m.shared_inner = random_inner(1, 8);
+    m.shared_outer = random_w4(HIDDEN, TOKEN_WIDTH, 10, 0.1f);
+    make_router();
+    m.head = random_w4(VOCAB, HIDDEN, 22, 0.05f);
+    m.final_norm = random_on_device(HIDDEN, 23, 0.3f, 1);
+    for (int i = 0; i < 3; i++) m.vocab[i] = device_floats(NULL, VOCAB);
+    m.input_norm = random_on_device(HIDDEN, 11, 0.3f, 1);
+    m.post_norm = random_on_device(HIDDEN, 12, 0.3f, 1);
+    m.taps = random_on_device(4 * CHANNELS, 13, 0.5f, 0);
+    m.neg_exp_a = random_on_device(32, 14, 0.05f, -0.2f);
+    m.dt_bias = random_on_device(32, 15, 1, 0);
+    m.gdn_norm = random_on_device(128, 16, 0.3f, 1);
+    m.q_norm = random_on_device(256, 17, 0.3f, 1);
+    m.k_norm = random_on_device(256, 18, 0.3f, 1);
+    m.start_x = random_on_device(HIDDEN, 19, 1, 0);
+    m.start_states = random_on_device((size_t)2 * LAYER_FLOATS, 20, 0.1f, 0);
+    uint16_t *halves = malloc(kv_halves * 2);
+    float *wide = random_floats(KV_LAYER, FILL_NORMAL, 21, 1);
+    for (size_t i = 0; i < MOST_BLOCKS; i++) {
+        for (size_t k = 0; k < 1000; k++) wide[(k * 7919 + i * 131) % KV_LAYER] *= -0.9f;
+        f32_to_f16_c(wide, KV_LAYER, halves + i * KV_LAYER);
+    }
+    m.start_kv = device_bytes(halves, kv_halves * 2);
+    free(halves), free(wide);
+    for (int i = 0; i < 3; i++) {
+        m.x[i] = device_floats(NULL, HIDDEN);
+        m.states[i] = device_floats(NULL, (size_t)2 * LAYER_FLOATS);
+        m.kv[i] = device_bytes(NULL, kv_halves * 2);
+    }
+    int32_t table[MOST_BLOCKS];
+    for (int i = 0; i < MOST_BLOCKS; i++) table[i] = (i * 7 + 3) % MOST_BLOCKS;
+    m.table = device_bytes(table, sizeof table);
+    m.input = device_bytes(NULL, sizeof(step_input));
+    m.projected = device_floats(NULL, IN_ROWS);
+    m.mixed = device_floats(NULL, 4096);
+    m.logits = device_floats(NULL, N_EXPERTS + 1);
+    m.h = device_floats(NULL, 9 * TOKEN_WIDTH);
+    m.part_out = device_floats(NULL, parts * 256);
+    m.part_max = device_floats(NULL, parts);
+    m.part_sum = device_floats(NULL, parts);
+    m.partial = device_bytes(NULL, TOKEN_PARTIALS * sizeof *m.partial);
+    check(cudaMemset(m.partial, 0, TOKEN_PARTIALS * sizeof *m.partial), "cudaMemset");
+    unsigned zeros[16] = {0};
+    m.arrived = device_bytes(zeros, sizeof zeros);
+    m.barrier = device_bytes(zeros, sizeof zeros);
+    m.bad = device_bytes(NULL, 4);
+    make_layers();
+    return 0;
+}
+
+/* ---- a step ---- */
+
+static store_view store_of(int which)
+{
+    return (store_view){.states = m.states[which],
+                        .state_floats = 2 * LAYER_FLOATS,
+                        .layer_floats = LAYER_FLOATS,
+                        .window_offset = SCAN,
+                        .kv = m.kv[which],
+                        .block_bytes = KV_LAYER * 2,
+                        .layer_bytes = KV_LAYER * 2,
+                        .tables = m.table,
+                        .max_blocks = MOST_BLOCKS};
+}
+
+static gemv_args product(const w4_matrix *w, gemv_input input, const float *x, const float *factor,
+                         float *y, int layer)
+{
+    return (gemv_args){.w = *w,
+                       .input = input,
+                       .n = 1,
+                       .x = x,
+                       .factor = factor,
+                       .eps = 1e-6f,
+                       .gate = m.projected + CHANNELS,
+                       .y = y,
+                       .bad_layer = m.bad,
+                       .layer = layer};
+}
+
+static void mix_by_kernels(int layer)
+{
+    bool attention = layer == 1;
+    store_view store = store_of(0);
+    gemv_args in = product(attention ? &m.attention_in : &m.gdn_in, GEMV_INPUT_NORM, m.x[0],
+                           m.input_norm, m.projected, layer);
+    gemv_args out = product(&m.out, attention ? GEMV_INPUT_PLAIN : GEMV_INPUT_GATED_NORM, m.mixed,
+                            m.gdn_norm, m.x[0], layer);
+    check(launch_gemv(&in, 132, 0), "launch_gemv");
+    if (attention) {
+        attention_step_args a = {.store = store,
+                                 .input = m.input,
+                                 .n = 1,
+                                 .query_heads = 16,
+                                 .kv_heads = 2,
+                                 .projected = m.projected,
+                                 .stride = ATTENTION_ROWS,
+                                 .q_norm = m.q_norm,
+                                 .k_norm = m.k_norm,
+                                 .eps = 1e-6f,
+                                 .part_out = m.part_out,
+                                 .part_max = m.part_max,
+                                 .part_sum = m.part_sum,
+                                 .arrived = m.arrived,
+                                 .out = m.mixed};
+        check(launch_attention_step(&a, 0), "launch_attention_step");
+    } else {
+        gdn_step_args a = {.store = store,
+                           .input = m.input,
+                           .n = 1,
+                           .gdn_index = layer / 2,
+                           .key_heads = 16,
+                           .value_heads = 32,
+                           .projected = m.projected,
+                           .stride = IN_ROWS,
+                           .taps = m.taps,
+                           .neg_exp_a = m.neg_exp_a,
+                           .dt_bias = m.dt_bias,
+                           .out = m.mixed};
+        check(launch_gdn_step(&a, 0), "launch_gdn_step");
+    }
+    check(launch_gemv(&out, 132, 0), "launch_gemv");
+}
+
+static void moe_by_kernels(int layer)
+{
+    router_args r = {.w = m.router,
+                     .n = 1,
+                     .x = m.x[0],
+                     .factor = m.post_norm,
+                     .eps = 1e-6f,
+                     .logits = m.logits,
+                     .bad_layer = m.bad,
+                     .layer = layer};
+    expert_args e = {.inner = m.inner,
+                     .outer = m.outer,
+                     .shared_inner = m.shared_inner,
+                     .shared_outer = m.shared_outer,
+                     .inner_bytes = w4_bytes(2 * TOKEN_WIDTH, HIDDEN),
+                     .outer_bytes = w4_bytes(HIDDEN, TOKEN_WIDTH),
+                     .n_experts = N_EXPERTS,
+                     .k = TOKEN_CHOSEN,
+                     .n = 1,
+                     .x = m.x[0],
+                     .factor = m.post_norm,
+                     .eps = 1e-6f,
+                     .logits = m.logits,
+                     .h = m.h,
+                     .x_out = m.x[0]};
+    check(launch_router(&r, 0), "launch_router");
+    check(launch_expert_inner(&e, 0), "launch_expert_inner");
+    check(launch_expert_outer(&e, 0), "launch_expert_outer");
+}
+
+static void run_token(int which, int first, int end, bool head)
+{
+    token_args a = {.layers = m.layers,
+                    .first = first,
+                    .end = end,
+                    .n_experts = N_EXPERTS,
+                    .n_clusters = token_clusters(),
+                    .eps = 1e-6f,
+                    .store = store_of(which),
+                    .input = m.input,
+                    .x = m.x[which],
+                    .head = m.head.blocks,
+                    .final_norm = m.final_norm,
+                    .logits = head ? m.vocab[which] : NULL,
+                    .n_vocab = VOCAB,
+                    .partial = m.partial,
+                    .projected = m.projected,
+                    .part_out = m.part_out,
+                    .part_max = m.part_max,
+                    .part_sum = m.part_sum,
+                    .barrier = m.barrier,
+                    .bad_layer = m.bad};
+    check(launch_token(&a, 0), "launch_token");
+    check(cudaDeviceSynchronize(), "token");
+}
+
+static void set_position(int32_t position)
+{
+    step_input input;
+    memset(&input, 0, sizeof input);
+    input.rows[0].position = position;
+    for (int j = 0; j < 32; j++) {
+        input.rows[0].cosines[j] = (float)cos(position / (j + 1.0));
+        input.rows[0].sines[j] = (float)sin(position / (j + 1.0));
+    }
+    check(cudaMemcpy(m.input, &input, sizeof input, cudaMemcpyHostToDevice), "input");
+    const int32_t bad = 1000;
+    check(cudaMemcpy(m.bad, &bad, 4, cudaMemcpyHostToDevice), "bad");
+    for (int i = 0; i < 3; i++) {
+        copy(m.x[i], m.start_x, HIDDEN * 4);
+        copy(m.states[i], m.start_states, (size_t)2 * LAYER_FLOATS * 4);
+        copy(m.kv[i], m.start_kv, (size_t)MOST_BLOCKS * KV_LAYER * 2);
+    }
+}
+
+/* In the largest norm. */
+static void assert_close(const float *value, const float *expected, size_t n, double bound,
+                         const char *what)
+{
+    double largest = 0, worst = 0;
+    for (size_t i = 0; i < n; i++) largest = fmax(largest, fabs((double)expected[i]));
+    for (size_t i = 0; i < n; i++) {
+        double e = fabs((double)value[i] - (double)expected[i]);
+        if (!(e <= bound * largest))
+            fail_msg("%s: [%zu] is %g, not %g (largest %g)", what, i, (double)value[i],
+                     (double)expected[i], largest);
+        worst = fmax(worst, e);
+    }
+    printf("%s: %.1e\n", what, worst / largest);
+}
+
+static void compare_floats(const float *value, const float *expected, size_t n, double bound,
+                           const char *what)
+{
+    float *a = malloc(n * 4), *b = malloc(n * 4);
+    fetch(a, value, n * 4);
+    fetch(b, expected, n * 4);
+    assert_close(a, b, n, bound, what);
+    free(a), free(b);
+}
+static void compare_bits(const void *value, const void *expected, size_t n, const char *what)
+{
+    char *a = malloc(n), *b = malloc(n);
+    fetch(a, value, n);
+    fetch(b, expected, n);
+    if (memcmp(a, b, n) != 0) fail_msg("%s: other bits", what);
+    free(a), free(b);
+}
+
+static void compare_kv(int which, const char *what)
+{
+    const size_t n = (size_t)MOST_BLOCKS * KV_LAYER;
+    uint16_t *a = malloc(n * 2), *b = malloc(n * 2);
+    float *x = malloc(n * 4), *y = malloc(n * 4);
+    fetch(a, m.kv[which], n * 2);
+    fetch(b, m.kv[0], n * 2);
+    for (size_t i = 0; i < n; i++) x[i] = f16_to_f32(a[i]), y[i] = f16_to_f32(b[i]);
+    assert_close(x, y, n, 1e-3, what);
+    free(a), free(b), free(x), free(y);
+}
+
+static void check_step(int32_t position)
+{
+    set_position(position);
+    for (int layer = 0; layer < N_LAYERS; layer++) {
+        mix_by_kernels(layer);
+        moe_by_kernels(layer);
+        run_token(1, layer, layer + 1, false);
+        compare_floats(m.x[1], m.x[0], HIDDEN, 2e-3,
+                       text("layer %d at %d, x", layer, (int)position));
+        copy(m.x[1], m.x[0], HIDDEN * 4); /* no layer answers for the ones before it */
+    }
+    compare_floats(m.states[1], m.states[0], (size_t)2 * LAYER_FLOATS, 1e-5,
+                   text("states at %d", (int)position));
+    compare_kv(1, text("KV at %d", (int)position));
+    /* All layers in one kernel: close to the others, and the same bits each time. */
+    run_token(2, 0, N_LAYERS, true);
+    compare_floats(m.x[2], m.x[0], HIDDEN, 4e-3, text("all layers at %d", (int)position));
+    gemv_args head = product(&m.head, GEMV_INPUT_NORM, m.x[2], m.final_norm, m.vocab[0], N_LAYERS);
+    check(launch_gemv(&head, 132, 0), "launch_gemv");
+    compare_floats(m.vocab[2], m.vocab[0], VOCAB, 1e-4, text("head at %d", (int)position));
+    set_position(position);
+    for (int i = 1; i < 3; i++) run_token(i, 0, N_LAYERS, i == 2);
+    run_token(1, N_LAYERS, N_LAYERS, true);
+    compare_bits(m.x[2], m.x[1], HIDDEN * 4, "x again");
+    compare_bits(m.vocab[2], m.vocab[1], VOCAB * 4, "head again");
+    compare_bits(m.states[2], m.states[1], (size_t)2 * LAYER_FLOATS * 4, "states again");
+    compare_bits(m.kv[2], m.kv[1], (size_t)MOST_BLOCKS * KV_LAYER * 2, "KV again");
+    int32_t bad;
+    fetch(&bad, m.bad, 4);
+    assert_int_equal(bad, 1000);
+}
+
+static void test_steps(void **state)
+{
+    (void)state;
+    static const int32_t positions[] = {0, 2, 5, 15, 16, 300, 1000, 16383, 16384, 20000};
+    for (int i = 0; i < 10; i++) check_step(positions[i]);
+}
+
+/* The first layer whose input is not finite is told. */
+static void test_not_finite(void **state)
+{
+    (void)state;
+    const float infinity = INFINITY;
+    int32_t bad;
+    for (int layer = 0; layer < 2; layer++) {
+        set_position(40);
+        check(cudaMemcpy(m.x[1] + 77, &infinity, 4, cudaMemcpyHostToDevice), "x");
+        run_token(1, layer, N_LAYERS, true);
+        fetch(&bad, m.bad, 4);
+        assert_int_equal(bad, layer);
+    }
+}
+
+int main(void)
+{
+    int n = 0;
+    if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0 || token_clusters() == 0) {
+        printf("SKIP: no CUDA device that can run it\n");
+        return 77;
+    }
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_steps),
+                                       cmocka_unit_test(test_not_finite)};
+    return cmocka_run_group_tests(tests, make_model, NULL);
+}
