@@ -54,13 +54,17 @@ static size_t local_start(const scan *s, size_t at)
     return start;
 }
 
-/* "scheme://user:" before it: then the local part is a password. */
+/* "scheme://user:" before it: then the local part is of a password (secrets.c). */
 static bool is_in_url(const scan *s, size_t start)
 {
-    if (char_before(s, start) != ':') return false;
-    size_t i = start - 1, least = start > MAX_LOCAL ? start - MAX_LOCAL : 0;
-    while (i > least && (is_local(s->text[i - 1])) && s->text[i - 1] != '/') i--;
-    return i >= 3 && memcmp(s->text + i - 3, "://", 3) == 0;
+    size_t i = start, least = start > MAX_LOCAL ? start - MAX_LOCAL : 0;
+    bool colon = false;
+    while (i > least && !is_space(s->text[i - 1]) && s->text[i - 1] != '/' &&
+           s->text[i - 1] != '?') {
+        i--;
+        colon = colon || s->text[i] == ':';
+    }
+    return colon && i >= 3 && memcmp(s->text + i - 3, "://", 3) == 0;
 }
 
 void find_emails(scan *s)

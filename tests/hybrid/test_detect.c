@@ -152,6 +152,75 @@ static void test_seen_through(void **state)
     CHECK_EXAMPLES(examples);
 }
 
+static void test_contacts(void **state)
+{
+    (void)state;
+    static const example examples[] = {
+        {"Jane | 555-867-5309 |", "phone/us:555-867-5309"},
+        {"Meine Handynummer: 0151 23456789", "phone/named:0151 23456789"},
+        {"0151 23456789, call me", "phone/named:0151 23456789"},
+        {"+49 (0)30 1234567", "phone/international:+49 (0)30 1234567"},
+        {"Call me: order 04626749 of 2024-01-15", ""},
+        {"Decimal('+35236450.6'), 0044 0532 9", ""},
+        {"Flat 3, 22 Baker Street, London NW1 6XE",
+         "postal_address/address:22 Baker Street, London NW1 6XE"},
+        {"Musterstr. 12\n12345 Musterstadt",
+         "postal_address/address:Musterstr. 12\n12345 Musterstadt"},
+        {"In der Stadt leben rund 5 654 988 Menschen, am 10.03.2021 versandt", ""},
+        {"Her birthday is March 3rd, 1991", "date_of_birth/date_of_birth:March 3rd, 1991"},
+        {"Er ist am 17.07.1963 geboren. Die Sitzung am 28. Oktober 2016",
+         "date_of_birth/date_of_birth:17.07.1963"},
+        {"from 203.0.113.9 to ef:6f:e7:97:3f:63 via eth0",
+         "ip_address/documentation:203.0.113.9; mac_address/mac:ef:6f:e7:97:3f:63"},
+        {"inet6 2001:db8::5474:2326/64", "ip_address/documentation:2001:db8::5474:2326"},
+        {"Version 12.10.76.156, section 3.1.2.4, OID 1.3.101.112, 127.0.0.1, std::vector, a::b",
+         ""},
+    };
+    CHECK_EXAMPLES(examples);
+}
+
+static void test_secrets(void **state)
+{
+    (void)state;
+    static const example examples[] = {
+        {"DB_PASSWORD=hunter\nx", "password/password:hunter"},
+        {"the password is Kaffee2024!", "password/password:Kaffee2024!"},
+        {"postgres://app:p%40ss#1@db.example.com:5432/", "password/url:p%40ss#1"},
+        {"PIN: 4821", "password/pin:4821"},
+        {"I forgot my password again. password: required, password = os.environ['X']", ""},
+        {"if not password:\n    return None\n key_password=key_password, x", ""},
+        {"AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+         "secret/named:wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"},
+        {"token is Token.Name.Function or public_key: X25519PublicKey, max_tokens: 4096", ""},
+        {"key AKIAIOSFODNN7EXAMPLE.", "api_key/aws:AKIAIOSFODNN7EXAMPLE"},
+        {"Bearer eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJlc2lnbmF0dXJl",
+         "api_key/jwt:eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJlc2lnbmF0dXJl"},
+        {"-----BEGIN EC PRIVATE KEY-----\nMHcCAQEE\n-----END EC PRIVATE KEY-----\nafter",
+         "private_key/ec:-----BEGIN EC PRIVATE KEY-----\nMHcCAQEE\n-----END EC PRIVATE KEY-----"},
+        {"-----BEGIN PUBLIC KEY-----\nMHcCAQEE\n-----END PUBLIC KEY-----", ""},
+        {"x am9obi5kb2VAZXhhbXBsZS5jb20= y", "email/email:am9obi5kb2VAZXhhbXBsZS5jb20="},
+    };
+    CHECK_EXAMPLES(examples);
+}
+
+static void test_records(void **state)
+{
+    (void)state;
+    static const example examples[] = {
+        {"ICD-10: E11.9", "medical/icd10:E11.9"},
+        {"She was diagnosed with epilepsy.", "medical/diagnosis:epilepsy"},
+        {"The library suffers from a design error. The history of the project.", ""},
+        {"Metformin 500 mg daily", "medical/prescription:Metformin 500 mg"},
+        {"Versichertennummer A123456780", "health_insurance/de_kvnr:A123456780"},
+        {"routing number 021000021", "bank_account/us_routing:021000021"},
+        {"routing number 021000022", ""},
+        {"BIC DEUTDEFF500.", "bank_account/bic:DEUTDEFF500"},
+        {"O sal\xc3\xa1rio \xc3\xa9 de R$ 41.000 por m\xc3\xaas.", "financial/amount:R$ 41.000"},
+        {"EAN 4006381333931, ISBN 978-3-16-148410-0, build 20240115123456", ""},
+    };
+    CHECK_EXAMPLES(examples);
+}
+
 static void test_names_are_stable(void **state)
 {
     (void)state;
@@ -192,11 +261,10 @@ static void test_masks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cards),
-        cmocka_unit_test(test_ibans),
-        cmocka_unit_test(test_emails),
-        cmocka_unit_test(test_seen_through),
-        cmocka_unit_test(test_names_are_stable),
+        cmocka_unit_test(test_cards),    cmocka_unit_test(test_ibans),
+        cmocka_unit_test(test_emails),   cmocka_unit_test(test_seen_through),
+        cmocka_unit_test(test_contacts), cmocka_unit_test(test_secrets),
+        cmocka_unit_test(test_records),  cmocka_unit_test(test_names_are_stable),
         cmocka_unit_test(test_masks),
     };
     return cmocka_run_group_tests(tests, create_detector, free_detector);
