@@ -37,6 +37,9 @@ static int check_options(const run_args *args)
         return cli_usage_error("--raw has no use for messages, system text, tools or --no-think");
     if (args->messages && args->system)
         return cli_usage_error("--system goes with -p or -f; put it into the messages");
+    if (args->cloud.url && (args->raw || args->json || args->stats || args->allow_control))
+        return cli_usage_error("--cloud-url goes with messages: not with --raw, --json, --stats or "
+                               "--allow-control-tokens");
     if (args->n_logprobs >= 0 && !args->json) return cli_usage_error("--logprobs needs --json");
     if (args->sampling.greedy && args->sampling.temperature > 0)
         return cli_usage_error("--greedy and --temp exclude each other");
@@ -44,7 +47,7 @@ static int check_options(const run_args *args)
     int n_standard = 0;
     for (int i = 0; i < 4; i++) n_standard += inputs[i] && strcmp(inputs[i], "-") == 0;
     if (n_standard > 1) return cli_usage_error("standard input can be only one of the inputs");
-    return -1;
+    return cli_cloud_check(&args->cloud);
 }
 
 /* -1 = go on, else the exit code. */
@@ -77,7 +80,9 @@ static int parse_options(int argc, char **argv, run_args *a)
          "with --json: log-probabilities of each token and the N most likely"},
         {0, "stats", NULL, cli_true(&a->stats), "timings as one line of JSON on standard error"},
     };
+    cli_option cloud[CLI_N_CLOUD_OPTIONS];
     cli_option sampling[CLI_N_SAMPLING_OPTIONS], engine[CLI_N_ENGINE_OPTIONS];
+    cli_cloud_options(&a->cloud, cloud);
     cli_sampling_options(&a->sampling, sampling);
     cli_engine_options(&a->engine, engine);
     const cli_syntax syntax = {
@@ -85,6 +90,7 @@ static int parse_options(int argc, char **argv, run_args *a)
         .groups = {
             CLI_GROUP(NULL, own),
             CLI_GROUP("sampling (what is not given: the model's generation_config.json)", sampling),
+            CLI_GROUP("a cloud to ask, if what would leave may (docs/hybrid.md)", cloud),
             CLI_GROUP("engine", engine)}};
     int code = cli_parse(argc, argv, &syntax, NULL, NULL);
     return code >= 0 ? code : check_options(a);
@@ -323,6 +329,15 @@ static int answer(run_state *r)
     return status == CALLA_OK ? EXIT_OK : cli_fail(&err);
 }
 
+/* The cloud's answer, or the local model's. */
+static int ask(run_state *r)
+{
+    run_cloud_result result = r->args->cloud.url ? run_cloud(r->args, &r->prompt) : RUN_LOCAL;
+    if (atomic_load(cli_cancel_flag())) return cli_cancel_exit();
+    if (result == RUN_LOCAL) return answer(r);
+    return result == RUN_CLOUD_ANSWERED ? EXIT_OK : EXIT_FAILED;
+}
+
 int cmd_run(int argc, char **argv)
 {
     run_args args = {.show_thinking = -1, .max_tokens = -1, .n_logprobs = -1};
@@ -330,7 +345,7 @@ int cmd_run(int argc, char **argv)
     int code = parse_options(argc, argv, &args);
     if (code < 0) {
         run_state r = {.args = &args};
-        code = run_prompt_make(&args, &r.prompt) ? answer(&r) : EXIT_FAILED;
+        code = run_prompt_make(&args, &r.prompt) ? ask(&r) : EXIT_FAILED;
         run_answer_deinit(&r.answer);
         json_decref(r.logprobs);
         calla_session_free(r.session);

@@ -19,6 +19,7 @@ typedef struct run_args {
     bool json, stats;
     const char *stops[RUN_MAX_STOPS]; /* [n_stops] */
     int32_t n_stops;
+    hybrid_options cloud; /* url NULL: none */
 } run_args;
 
 /* ---- prompt ---- */
@@ -26,6 +27,7 @@ typedef struct run_args {
 typedef struct run_prompt {
     calla_prompt prompt; /* text and its literal parts */
     char *tools;         /* JSON, or NULL */
+    char *messages;      /* JSON, NULL with --raw */
     size_t n_tools_bytes;
 } run_prompt;
 
@@ -33,6 +35,17 @@ typedef struct run_prompt {
  * due in any case. */
 bool run_prompt_make(const run_args *args, run_prompt *prompt);
 void run_prompt_free(run_prompt *prompt);
+
+/* ---- cloud ---- */
+
+typedef enum run_cloud_result {
+    RUN_CLOUD_ANSWERED, /* the answer is printed */
+    RUN_CLOUD_FAILED,   /* why not is */
+    RUN_LOCAL,          /* the local model is to answer; why is printed */
+} run_cloud_result;
+
+/* Asks the cloud of args->cloud, if what would leave may. */
+run_cloud_result run_cloud(const run_args *args, const run_prompt *prompt);
 
 /* ---- answer ---- */
 

@@ -106,12 +106,12 @@ bool run_prompt_make(const run_args *args, run_prompt *prompt)
         messages = text;
         text = NULL;
     }
+    prompt->messages = messages;
     if (messages)
         ok = render(args, messages, n_bytes, prompt);
     else
         cli_failf("no memory for the prompt");
 done:
-    free(messages);
     free(text);
     return ok;
 }
@@ -120,5 +120,6 @@ void run_prompt_free(run_prompt *prompt)
 {
     calla_prompt_free(&prompt->prompt);
     free(prompt->tools);
+    free(prompt->messages);
     *prompt = (run_prompt){0};
 }

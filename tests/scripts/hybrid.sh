@@ -77,6 +77,34 @@ until grep -q "policy.json has been read" near.err; do sleep 0.02; done
 ask "My IBAN is DE89 3704 0044 0532 0130 00"
 expect "the new policy" "200 OK" "X-Calla-Route: cloud"
 
+# calla run asks the same cloud; without a terminal the answer to what has to be asked is no.
+cloud="--cloud-url http://127.0.0.1:$(cat far.port)/v1 --cloud-model tiny --cloud-key-env CLOUD_KEY"
+echo '{"categories": {"payment_card": "ask", "email": "redact"}}' >run.json
+run() {
+    setsid "$calla" run -m "$tiny" --no-think --greedy -n 16 $cloud --policy run.json --audit run.db -p "$1" \
+        >out 2>err </dev/null || fail "run '$1': exit code $?: $(cat err)"
+}
+run "What is a river?"
+grep -q "A river is a" out || fail "run: $(cat out)"
+[ -s err ] && fail "run: $(cat err)"
+run "Pay with 4111 1111 1111 1111"
+grep -q "there is no terminal to ask on" err || fail "run, something to ask: $(cat err)"
+grep -q "answered here: 1 payment_card: ask" err || fail "run, something to ask: $(cat err)"
+run "My IBAN is DE89 3704 0044 0532 0130 00"
+grep -q "answered here: 1 iban: keep_local" err || fail "run, something to keep: $(cat err)"
+"$calla" audit --audit run.db | awk 'NR > 1 { printf "%s ", $3 }' >results
+[ "$(cat results)" = "answered asked local " ] || fail "the audit of run: $(cat results)"
+if command -v script >/dev/null; then # with a terminal: a yes and a no
+    for word in y n; do
+        echo "$word" | script -qec "$calla run -m $tiny --no-think --greedy -n 16 $cloud --policy run.json \
+            --audit run.db -p 'Pay with 4111 1111 1111 1111'" /dev/null >out 2>err
+        grep -q "payment_card .*(messages" out || fail "run on a terminal: $(cat out)"
+    done
+    "$calla" audit --audit run.db | awk 'NR > 1 { printf "%s ", $3 }' >results
+    [ "$(cat results)" = "answered asked local asked answered asked " ] ||
+        fail "the audit of run on a terminal: $(cat results)"
+fi
+
 send GET /metrics "" >metrics
 grep -q '^calla_hybrid_requests_total{route="cloud"} 4' metrics || fail "metrics: $(grep hybrid metrics)"
 for pid in $pids; do
