@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { DEFAULT_CALLS = 64, MAX_CONSENTS = 1024 };
+enum { DEFAULT_CALLS = 64, MAX_CONSENTS = 1024, MAX_JUDGEMENTS = 1024 };
 
 /* ---- opening ---- */
 
@@ -107,6 +107,7 @@ calla_status hybrid_open(const hybrid_options *o, hybrid **out, calla_error *err
     CALLA_TRY_GOTO(load_policy(h, &h->policy, err), fail);
     CALLA_TRY_GOTO(detector_create(&h->detector, err), fail);
     CALLA_TRY_GOTO(consent_create(MAX_CONSENTS, &h->consents, err), fail);
+    CALLA_TRY_GOTO(judge_create(MAX_JUDGEMENTS, &h->judge, err), fail);
     CALLA_TRY_GOTO(open_audit(h, o, err), fail);
     CALLA_TRY_GOTO(open_upstream(h, o, err), fail);
     *out = h;
@@ -138,6 +139,7 @@ void hybrid_close(hybrid *h)
     if (!h) return;
     upstream_close(h->upstream);
     audit_close(h->audit);
+    judge_free(h->judge);
     consent_free(h->consents);
     detector_free(h->detector);
     policy_release(h->policy);

@@ -8,8 +8,9 @@
  *   1. the client may not use the cloud, or the request has what cannot be checked: here
  *   2. something is found that the policy keeps here: here
  *   3. the policy sends requests of this kind here (tools, few bytes of text, preference): here
- *   4. something is found that has to be asked about: with a consent for it on, else it is asked
- *   5. to the cloud, with placeholders for what is to be replaced.
+ *   4. the local model looks, if the policy says so; again 2
+ *   5. something is found that has to be asked about: with a consent for it on, else it is asked
+ *   6. to the cloud, with placeholders for what is to be replaced.
  * For `cloud` what goes "here" is refused instead, and 3 does not apply.
  *
  * Plans are made and exchanges driven by the thread that owns the client's connection; the transfer
@@ -64,6 +65,8 @@ typedef struct hybrid_request {
     const char *api_key; /* the client's, NULL = none */
     const char *consent; /* a token, NULL = none */
     bool only_cloud;     /* the client asked for `cloud` */
+    judge_ask_fn *ask;   /* the local model, for a second look; NULL = there is none */
+    void *ask_user;
 } hybrid_request;
 
 typedef enum hybrid_route {

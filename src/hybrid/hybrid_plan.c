@@ -196,17 +196,44 @@ static bool has_action(const outbound *o, policy_action action)
     return false;
 }
 
-static calla_status decide(hybrid *h, const hybrid_request *q, hybrid_plan *plan, calla_error *err)
+/* The local model's judgement. *unsure: what the policy wants done because it is not sure. */
+static calla_status look_again(hybrid *h, const hybrid_request *q, hybrid_plan *plan,
+                               const policy_client *client, policy_action *unsure, calla_error *err)
+{
+    const policy *p = plan->policy;
+    bool sure = true;
+    *unsure = POLICY_ALLOW;
+    if (!p->model_check) return CALLA_OK;
+    const outbound_judge_with with = {.judge = h->judge,
+                                      .ask = q->ask,
+                                      .user = q->ask_user,
+                                      .deadline_ns = clock_ns() + p->model_check_ms * 1000000};
+    if (q->ask) CALLA_TRY(outbound_judge(&plan->out, &with, p, client, &sure, err));
+    if (q->ask && sure) return CALLA_OK;
+    *unsure = (policy_action)p->model_check_unsure;
+    hybrid_plan_add_reason(plan, "the local model is not sure: %s", policy_action_name(*unsure));
+    if (*unsure > plan->out.action) plan->out.action = *unsure;
+    return CALLA_OK;
+}
+
+static calla_status decide(hybrid *h, const hybrid_request *q, hybrid_plan *plan,
+                           const policy_client *client, calla_error *err)
 {
     bool given = true;
+    policy_action unsure;
     if (plan->out.action == POLICY_KEEP_LOCAL) {
         add_findings_reason(plan, POLICY_KEEP_LOCAL);
         return stay(h, plan, err);
     }
     if (prefers_local(plan)) return stay(h, plan, err);
+    CALLA_TRY(look_again(h, q, plan, client, &unsure, err));
+    if (plan->out.action == POLICY_KEEP_LOCAL) {
+        add_findings_reason(plan, POLICY_KEEP_LOCAL);
+        return stay(h, plan, err);
+    }
     add_findings_reason(plan, POLICY_ASK);
     add_findings_reason(plan, POLICY_REDACT);
-    if (has_action(&plan->out, POLICY_ASK))
+    if (has_action(&plan->out, POLICY_ASK) || unsure == POLICY_ASK)
         CALLA_TRY(settle_consent(h, plan, q->consent, &given, err));
     if (!given) {
         plan->route = HYBRID_ASK;
@@ -242,5 +269,5 @@ calla_status hybrid_plan_make(hybrid *h, const hybrid_request *q, hybrid_plan *p
     }
     if (status != CALLA_OK) return status;
     CALLA_TRY(outbound_check(&plan->out, h->detector, plan->policy, client, err));
-    return decide(h, q, plan, err);
+    return decide(h, q, plan, client, err);
 }

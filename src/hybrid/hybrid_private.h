@@ -10,6 +10,7 @@ struct hybrid {
     char *model, *policy_path;
     detector *detector;
     consent_table *consents;
+    judge *judge;
     audit *audit;
     upstream *upstream;
     hybrid_counts counts;

@@ -6,7 +6,8 @@
 #include <string.h>
 
 enum {
-    LONG_NUMBER = 7, /* characters of a number from which it is looked at */
+    SHORTEST_JUDGED = 4, /* bytes of a text that is worth a model's time */
+    LONG_NUMBER = 7,     /* characters of a number from which it is looked at */
 };
 
 /* One walk over the request: it visits every text in the same order each time. */
@@ -16,6 +17,9 @@ typedef struct walk {
     const detector *detector;
     const policy *policy;
     const policy_client *client;
+    /* Judging: not NULL. */
+    const outbound_judge_with *with;
+    bool sure;
     /* Redacting: not NULL. */
     redaction_map *map;
     size_t at;   /* the text at hand */
@@ -142,6 +146,53 @@ static calla_status redact(walk *w, const char *text, size_t n_bytes, json_t **r
     return status;
 }
 
+static bool overlaps(const finding_list *list, const finding *f)
+{
+    for (size_t i = 0; i < list->n; i++)
+        if (list->items[i].start < f->end && f->start < list->items[i].end) return true;
+    return false;
+}
+
+/* Puts a finding in its place by its start. */
+static calla_status insert_finding(walk *w, finding_list *list, const finding *f)
+{
+    CALLA_TRY(keep_finding(w, list, f));
+    for (size_t i = list->n - 1; i > 0 && list->items[i - 1].start > f->start; i--) {
+        list->items[i] = list->items[i - 1];
+        list->items[i - 1] = *f;
+    }
+    return CALLA_OK;
+}
+
+static calla_status take_judged(walk *w, const finding_list *found, const char *text)
+{
+    finding_list *own = &w->o->texts[w->at].findings;
+    for (size_t i = 0; i < found->n; i++) {
+        const finding *f = &found->items[i];
+        policy_action action =
+            policy_decide(w->policy, w->client, f->category, text + f->start, f->end - f->start);
+        if ((int)action > w->policy->model_check_at_most)
+            action = (policy_action)w->policy->model_check_at_most;
+        if (action == POLICY_ALLOW || overlaps(own, f)) continue;
+        CALLA_TRY(add_finding(w, f, action, text, false));
+        if (action == POLICY_REDACT) CALLA_TRY(insert_finding(w, own, f));
+    }
+    return CALLA_OK;
+}
+
+static calla_status judge_one(walk *w, const char *text, size_t n_bytes)
+{
+    finding_list found = {0};
+    const outbound_judge_with *with = w->with;
+    if (n_bytes < SHORTEST_JUDGED) return CALLA_OK;
+    if (judge_text(with->judge, with->ask, with->user, text, n_bytes, with->deadline_ns, &found) !=
+        JUDGE_SURE)
+        w->sure = false;
+    calla_status status = take_judged(w, &found, text);
+    finding_list_deinit(&found);
+    return status;
+}
+
 /* A text that a placeholder can stand in. *replacement is set if there is one. */
 static calla_status visit(walk *w, const char *key, const char *text, size_t n_bytes,
                           json_t **replacement)
@@ -149,6 +200,8 @@ static calla_status visit(walk *w, const char *key, const char *text, size_t n_b
     calla_status status;
     if (w->map) {
         status = redact(w, text, n_bytes, replacement);
+    } else if (w->with) {
+        status = judge_one(w, text, n_bytes);
     } else {
         outbound *o = w->o;
         void *texts = o->texts;
@@ -166,7 +219,7 @@ static calla_status visit(walk *w, const char *key, const char *text, size_t n_b
 /* One that must stay as it is. */
 static calla_status visit_fixed(walk *w, const char *key, const char *text, size_t n_bytes)
 {
-    return w->map ? CALLA_OK : scan(w, key, text, n_bytes, true, NULL);
+    return w->map || w->with ? CALLA_OK : scan(w, key, text, n_bytes, true, NULL);
 }
 
 /* ---- the walk ---- */
@@ -234,7 +287,8 @@ static calla_status check_parts(walk *w, const json_t *parts)
     size_t ends[64], n_parts = json_array_size(parts);
     finding_list found = {0};
     calla_status status = CALLA_OK;
-    if (w->map || n_parts < 2 || !json_is_mapping(json_array_get(parts, 0))) return CALLA_OK;
+    if (w->map || w->with || n_parts < 2 || !json_is_mapping(json_array_get(parts, 0)))
+        return CALLA_OK;
     for (size_t i = 0; i < n_parts; i++) {
         const json_t *text = json_object_get(json_array_get(parts, i), "text");
         strbuf_append(&all, json_string_value(text), json_string_length(text));
@@ -302,6 +356,15 @@ calla_status outbound_check(outbound *o, const detector *d, const policy *p,
 {
     walk w = {.o = o, .detector = d, .policy = p, .client = client, .err = err};
     return walk_all(&w);
+}
+
+calla_status outbound_judge(outbound *o, const outbound_judge_with *with, const policy *p,
+                            const policy_client *client, bool *sure, calla_error *err)
+{
+    walk w = {.o = o, .with = with, .sure = true, .policy = p, .client = client, .err = err};
+    calla_status status = walk_all(&w);
+    *sure = w.sure;
+    return status;
 }
 
 calla_status outbound_redact(outbound *o, redaction_map *map, calla_error *err)

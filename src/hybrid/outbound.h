@@ -8,6 +8,7 @@
 #ifndef CALLA_HYBRID_OUTBOUND_H
 #define CALLA_HYBRID_OUTBOUND_H
 
+#include "hybrid/judge.h"
 #include "hybrid/policy.h"
 #include "hybrid/redact.h"
 
@@ -46,6 +47,17 @@ void outbound_deinit(outbound *o);
 /* Scans it and fills the rest in; what the policy allows is no finding. */
 calla_status outbound_check(outbound *o, const detector *d, const policy *p,
                             const policy_client *client, calla_error *err);
+
+/* A second look, after outbound_check: what the model finds counts as far as the policy lets it.
+ * *sure: it has judged all, and says it is sure. */
+typedef struct outbound_judge_with {
+    judge *judge;
+    judge_ask_fn *ask;
+    void *user;
+    int64_t deadline_ns;
+} outbound_judge_with;
+calla_status outbound_judge(outbound *o, const outbound_judge_with *with, const policy *p,
+                            const policy_client *client, bool *sure, calla_error *err);
 
 /* Appends the request before anything is replaced: the same for the same request, however its white
  * space, its escapes and the fields that do not leave were written. */

@@ -57,6 +57,12 @@ typedef struct policy {
     int64_t local_up_to_bytes; /* requests with no more text are answered here */
     int fallback;              /* policy_fallback */
     upstream_limits limits;
+    /* The local model's judgement: whether it is asked for, for how long at most, what its findings
+     * may lead to at most, and what is done when it is not sure or late (POLICY_REDACT in neither).
+     */
+    bool model_check;
+    int64_t model_check_ms;
+    int model_check_at_most, model_check_unsure; /* policy_action */
     int64_t consent_s;
     bool audit_content;
     policy_price *prices; /* [n_prices] */

@@ -147,12 +147,13 @@ static void set_class(policy_action *actions, detect_class class_, policy_action
         if (detect_category_class((detect_category)c) == class_) actions[c] = action;
 }
 
+static const char *const action_words[] = {"allow", "redact", "ask", "keep_local"};
+
 /* Classes first, then single categories, whatever their order in the file. */
 static calla_status read_actions_of(json_t *object, const place *at, bool classes,
                                     policy_action *actions)
 {
     for (void *i = json_object_iter(object); i; i = json_object_iter_next(object, i)) {
-        static const char *const words[] = {"allow", "redact", "ask", "keep_local"};
         const char *key = json_object_iter_key(i);
         place p = below(at, key);
         detect_class class_;
@@ -161,7 +162,8 @@ static calla_status read_actions_of(json_t *object, const place *at, bool classe
         bool is_class = detect_class_of_name(key, &class_);
         if (!is_class && !detect_category_of_name(key, &category))
             return refuse(&p, "there is no such category");
-        CALLA_TRY(read_word(json_object_iter_value(i), &p, words, POLICY_N_ACTIONS, &action));
+        CALLA_TRY(
+            read_word(json_object_iter_value(i), &p, action_words, POLICY_N_ACTIONS, &action));
         if (is_class && classes) set_class(actions, class_, (policy_action)action);
         if (!is_class && !classes) actions[category] = (policy_action)action;
     }
@@ -273,6 +275,30 @@ static calla_status read_tools(const json_t *value, const place *at, void *into)
     return read_word(value, at, words, 3, into);
 }
 
+static calla_status read_when(const json_t *value, const place *at, void *into)
+{
+    static const char *const words[] = {"never", "always"};
+    int when = 0;
+    CALLA_TRY(read_word(value, at, words, 2, &when));
+    *(bool *)into = when == 1;
+    return CALLA_OK;
+}
+
+static calla_status read_unsure(const json_t *value, const place *at, void *into)
+{
+    static const char *const words[] = {"allow", "ask", "keep_local"};
+    static const policy_action actions[] = {POLICY_ALLOW, POLICY_ASK, POLICY_KEEP_LOCAL};
+    int word = 0;
+    CALLA_TRY(read_word(value, at, words, 3, &word));
+    *(int *)into = (int)actions[word];
+    return CALLA_OK;
+}
+
+static calla_status read_at_most(const json_t *value, const place *at, void *into)
+{
+    return read_word(value, at, action_words, POLICY_N_ACTIONS, into);
+}
+
 static calla_status read_fallback(const json_t *value, const place *at, void *into)
 {
     static const char *const words[] = {"never", "hybrid", "always"};
@@ -361,6 +387,13 @@ static const member cloud_members[] = {
     {"max_response_bytes", IN_POLICY(limits.response_bytes), read_response_size},
     {0},
 };
+static const member model_members[] = {
+    {"when", IN_POLICY(model_check), read_when},
+    {"timeout_ms", IN_POLICY(model_check_ms), read_ms},
+    {"at_most", IN_POLICY(model_check_at_most), read_at_most},
+    {"on_unsure", IN_POLICY(model_check_unsure), read_unsure},
+    {0},
+};
 static const member consent_members[] = {{"seconds", IN_POLICY(consent_s), read_seconds}, {0}};
 static const member audit_members[] = {{"content", IN_POLICY(audit_content), read_bool}, {0}};
 
@@ -371,6 +404,7 @@ static const member audit_members[] = {{"content", IN_POLICY(audit_content), rea
     }
 OBJECT_READER(read_route, route_members)
 OBJECT_READER(read_cloud, cloud_members)
+OBJECT_READER(read_model_check, model_members)
 OBJECT_READER(read_consent, consent_members)
 OBJECT_READER(read_audit, audit_members)
 
@@ -380,6 +414,7 @@ static const member policy_members[] = {
     {"clients", 0, skip}, /* read when all others are known */
     {"route", 0, read_route},
     {"cloud", 0, read_cloud},
+    {"model_check", 0, read_model_check},
     {"consent", 0, read_consent},
     {"audit", 0, read_audit},
     {"prices", 0, read_prices},
@@ -403,6 +438,8 @@ calla_status policy_create_default(policy **out, calla_error *err)
                                   .total_ms = 1200000,
                                   .n_retries = 2,
                                   .response_bytes = (int64_t)64 << 20};
+    p->model_check_ms = 20000;
+    p->model_check_at_most = p->model_check_unsure = POLICY_KEEP_LOCAL;
     p->consent_s = 600;
     atomic_store(&p->n_users, 1);
     *out = p;

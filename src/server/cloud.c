@@ -1,6 +1,7 @@
 #include "server/cloud.h"
 
 #include "base/clock.h"
+#include "server/judge_model.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -212,6 +213,8 @@ cloud_result cloud_answer_chat(http_request *r, api_error *e)
         .api_key = access_accepted_key(&r->server->access, http_header(r, "Authorization"),
                                        http_header(r, "x-api-key")),
         .consent = http_header(r, "X-Calla-Consent"),
+        .ask = judge_model_ask,
+        .ask_user = r,
         .only_cloud = json_is_text(json_object_get(r->json, "model"), "cloud")};
     if (hybrid_plan_make(h, &request, &a->plan, &err) != CALLA_OK) {
         fail(&err, e);

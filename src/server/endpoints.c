@@ -2,40 +2,18 @@
 #include "server/http.h"
 
 #include "server/cloud.h"
-#include "server/ids.h"
+#include "server/submit.h"
 
 #include <string.h>
 
 /* ---- generation ---- */
 
-typedef bool read_fn(json_t *body, const wire_defaults *d, job_request *r, api_error *e);
-
-/* Reads and prepares the request, hands its job over, and answers with what becomes of it. */
-static bool generate(http_request *r, const reply_format *format, read_fn *read, api_error *e)
+/* Answers with what becomes of the request. */
+static bool generate(http_request *r, const reply_format *format, submit_read_fn *read,
+                     api_error *e)
 {
-    server *s = r->server;
-    calla_error err;
-    job *j = job_create(&err);
-    if (!j) return api_fail_status(e, &err);
-    j->request.body = json_incref(r->json);
-    j->request.note = r->note;
-    id_make(format->id_prefix, j->id, sizeof j->id);
-    bool ok = read(r->json, &s->defaults, &j->request, e);
-    if (ok && j->request.chat) ok = prepare_chat(j, &s->defaults, s->replay, e);
-    if (ok && !j->request.chat) ok = prepare_completion(j, &s->defaults, e);
-    size_t max_bytes = (size_t)s->options.max_answer_bytes;
-    reply *a = ok ? reply_create(format, &s->vocabulary, s->name, max_bytes, j) : NULL;
-    if (ok && !a) ok = api_fail(e, 500, NULL, NULL, "no memory for the answer");
-    if (ok && !scheduler_submit(s->scheduler, j, e)) {
-        a->closed = true; /* it was never begun */
-        reply_free(a);
-        return false;
-    }
-    if (!ok) {
-        job_free(j);
-        return false;
-    }
-    r->reply = a;
+    r->reply = submit_request(r->server, r->json, r->note, format, read, e);
+    if (!r->reply) return false;
     http_respond_reply(r);
     return true;
 }

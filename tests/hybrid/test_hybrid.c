@@ -277,6 +277,114 @@ static void test_fixed_places(void **state)
                  true, HYBRID_REFUSE);
 }
 
+/* ---- the second look ---- */
+
+typedef struct model {
+    const char *answer; /* NULL: none in time */
+    int n_asked;
+} model;
+
+static char *ask_model(void *user, const char *text, size_t n_bytes, int64_t deadline_ns)
+{
+    model *m = user;
+    (void)text, (void)n_bytes, (void)deadline_ns;
+    m->n_asked++;
+    return m->answer ? strdup(m->answer) : NULL;
+}
+
+static hybrid_plan judged(const char *text, model *m, const char *token)
+{
+    hybrid_plan plan;
+    calla_error err;
+    json_t *body = parse(text);
+    hybrid_request q = {.body = body, .consent = token, .ask = ask_model, .ask_user = m};
+    assert_ok(hybrid_plan_make(h, &q, &plan, &err), &err);
+    json_decref(body);
+    return plan;
+}
+
+static void expect_judged(const char *text, const char *answer, hybrid_route route)
+{
+    model m = {.answer = answer};
+    hybrid_plan plan = judged(text, &m, NULL);
+    if (plan.route != route) fail_msg("%s: route %d", answer ? answer : "no answer", plan.route);
+    assert_int_equal(m.n_asked, 1);
+    hybrid_plan_free(&plan);
+}
+
+#define FOUND(category, quote)                                                                     \
+    "{\"findings\": [{\"category\": \"" category "\", \"quote\": \"" quote "\"}], \"sure\": true}"
+
+static void test_model_check(void **state)
+{
+    (void)state;
+    static const char nothing[] = "{\"findings\": [], \"sure\": true}";
+    hybrid_close(h);
+    open_with("{\"categories\": {\"personal\": \"redact\", \"health\": \"keep_local\"}, "
+              "\"model_check\": {\"when\": \"always\"}}");
+    expect_judged(CHAT("1 is clean"), nothing, HYBRID_CLOUD);
+    expect_judged(CHAT("2 Ann has the flu"), FOUND("medical", "has the flu"), HYBRID_LOCAL);
+    /* Not sure in one way or another: it stays. */
+    expect_judged(CHAT("3"
+                       " not in time"),
+                  NULL, HYBRID_LOCAL);
+    expect_judged(CHAT("4 not JSON"), "well", HYBRID_LOCAL);
+    expect_judged(CHAT("5 not sure"), "{\"findings\": [], \"sure\": false}", HYBRID_LOCAL);
+    expect_judged(CHAT("6 no such quote"), FOUND("person_name", "Bob"), HYBRID_LOCAL);
+    expect_judged(CHAT("7 no such category"), FOUND("names", "such"), HYBRID_LOCAL);
+    expect_judged(CHAT("8 no list"), "{\"sure\": true}", HYBRID_LOCAL);
+    /* What the detectors keep is not asked about. */
+    model m = {.answer = nothing};
+    hybrid_plan plan = judged(CHAT("9 patient: diagnosis F32.1, card " CARD), &m, NULL);
+    assert_int_equal(plan.route, HYBRID_LOCAL);
+    assert_int_equal(m.n_asked, 0);
+    hybrid_plan_free(&plan);
+}
+
+static void test_model_findings_are_replaced(void **state)
+{
+    (void)state;
+    hybrid_close(h);
+    open_with(
+        "{\"categories\": {\"personal\": \"redact\"}, \"model_check\": {\"when\": \"always\"}}");
+    model m = {.answer = FOUND("person_name", "Ann Lee")};
+    hybrid_plan plan = judged(CHAT("Ann Lee (" EMAIL ") met Ann Lee."), &m, NULL);
+    assert_int_equal(plan.route, HYBRID_CLOUD);
+    assert_non_null(strstr(plan.text.data, "[PERSON_1] ([EMAIL_1]) met [PERSON_1]."));
+    hybrid_plan_free(&plan);
+    /* The same text is not asked about twice; another message of the conversation is. */
+    plan =
+        judged("{\"messages\": [{\"role\": \"user\", \"content\": \"Ann Lee (" EMAIL
+               ") met Ann Lee.\"}, {\"role\": \"assistant\", \"content\": \"So Ann Lee did.\"}]}",
+               &m, NULL);
+    assert_int_equal(m.n_asked, 2);
+    assert_non_null(strstr(plan.text.data, "So [PERSON_1] did."));
+    hybrid_plan_free(&plan);
+}
+
+/* The policy bounds what the model may bring about, and says what happens when it is not sure. */
+static void test_model_check_is_bounded(void **state)
+{
+    (void)state;
+    hybrid_close(h);
+    open_with(
+        "{\"model_check\": {\"when\": \"always\", \"at_most\": \"ask\", \"on_unsure\": \"ask\"}}");
+    expect_judged(CHAT("Ann has the flu"), FOUND("medical", "has the flu"), HYBRID_ASK);
+    model m = {0};
+    hybrid_plan plan = judged(CHAT("not in time"), &m, NULL);
+    char token[CONSENT_TOKEN_BYTES];
+    assert_int_equal(plan.route, HYBRID_ASK);
+    assert_true(has_reason(&plan, "the local model is not sure: ask"));
+    memcpy(token, plan.token, sizeof token);
+    hybrid_plan_free(&plan);
+    plan = judged(CHAT("not in time"), &m, token);
+    assert_int_equal(plan.route, HYBRID_CLOUD);
+    hybrid_plan_free(&plan);
+    hybrid_close(h);
+    open_with("{\"model_check\": {\"when\": \"always\", \"on_unsure\": \"allow\"}}");
+    expect_judged(CHAT("not in time"), NULL, HYBRID_CLOUD);
+}
+
 /* ---- consent ---- */
 
 static void test_consent(void **state)
@@ -657,6 +765,9 @@ int main(void)
         TEST(test_what_is_not_understood),
         TEST(test_every_field_is_looked_at),
         TEST(test_fixed_places),
+        TEST(test_model_check),
+        TEST(test_model_findings_are_replaced),
+        TEST(test_model_check_is_bounded),
         TEST(test_consent),
         TEST(test_consent_is_no_way_around),
         TEST(test_reload),

@@ -162,6 +162,9 @@ static void test_refusals(void **state)
         {"{\"audit\": {\"content\": 1}}", "audit.content: must be true or false"},
         {"{\"prices\": {\"m\": {\"input\": 1}}}", "prices.m: currency is missing"},
         {"{\"prices\": {\"m\": {\"input\": -1}}}", "prices.m.input"},
+        {"{\"model_check\": {\"when\": \"sometimes\"}}",
+         "model_check.when: must be one of: never, always"},
+        {"{\"model_check\": {\"on_unsure\": \"redact\"}}", "model_check.on_unsure: must be one of"},
         {"{\"consent\": {\"seconds\": 9}} x", "p.json"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

@@ -222,6 +222,35 @@ static void test_redacted(void **state)
     fake_cloud_stop(f);
 }
 
+/* The model in models/tiny judges as it can; what matters: it is asked, its answer has the form,
+ * and without time for it the request stays. */
+static void test_model_check(void **state)
+{
+    (void)state;
+    fake_cloud *f = fake_cloud_start();
+    server *s = start(fake_cloud_url(f),
+                      "{\"model_check\": {\"when\": \"always\", \"timeout_ms\": 1}}", NULL);
+    answer_t a =
+        client_post_json(s, 200, "/v1/chat/completions", ask("hybrid", "What is a river?"));
+    expect_made(&a, "local");
+    assert_non_null(strstr(a.body, "the local model is not sure: keep_local"));
+    answer_clear(&a);
+    assert_int_equal(fake_cloud_n_requests(f), 0);
+    client_stop(s);
+    s = start(
+        fake_cloud_url(f),
+        "{\"categories\": {\"credentials\": \"allow\", \"government_id\": \"allow\", \"health\": "
+        "\"allow\", \"finance\": \"allow\", \"personal\": \"allow\"}, \"model_check\": {\"when\": "
+        "\"always\", \"timeout_ms\": 100000, \"on_unsure\": \"allow\"}}",
+        NULL);
+    a = client_post_json(s, 200, "/v1/chat/completions", ask("hybrid", "What is a river?"));
+    expect_made(&a, "cloud");
+    answer_clear(&a);
+    assert_true(client_metric(s, "calla_generated_tokens_total") > 0); /* by the judgement alone */
+    client_stop(s);
+    fake_cloud_stop(f);
+}
+
 /* ---- clouds that are not well ---- */
 
 static void test_falls_back(void **state)
@@ -438,17 +467,12 @@ static void test_refused_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_two_servers),
-        cmocka_unit_test(test_consent),
-        cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_redacted),
-        cmocka_unit_test(test_falls_back),
-        cmocka_unit_test(test_cut_stream),
-        cmocka_unit_test(test_slow_stream),
-        cmocka_unit_test(test_clients),
-        cmocka_unit_test(test_reload),
-        cmocka_unit_test(test_engine_goes_on),
-        cmocka_unit_test(test_refused_options),
+        cmocka_unit_test(test_two_servers),    cmocka_unit_test(test_consent),
+        cmocka_unit_test(test_kept),           cmocka_unit_test(test_redacted),
+        cmocka_unit_test(test_falls_back),     cmocka_unit_test(test_model_check),
+        cmocka_unit_test(test_cut_stream),     cmocka_unit_test(test_slow_stream),
+        cmocka_unit_test(test_clients),        cmocka_unit_test(test_reload),
+        cmocka_unit_test(test_engine_goes_on), cmocka_unit_test(test_refused_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
