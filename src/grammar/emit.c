@@ -43,7 +43,7 @@ static calla_status prepare_scalars(emitter *e, const schema_node *s, node_info 
     if (!(s->types & TYPE_STRING)) return CALLA_OK;
     info->has_text = s->pattern != NULL;
     if (info->has_text) {
-        CALLA_TRY(add_place(e, text_dfa(s, SPELL_JSON, &info->text, e->err)));
+        CALLA_TRY(add_place(e, text_dfa(s, SPELL_JSON, &e->work_left, &info->text, e->err)));
         if (info->text.n_states > 0) info->alive |= TYPE_STRING;
     } else if (s->min_length <= s->max_length) {
         info->alive |= TYPE_STRING;
@@ -177,7 +177,7 @@ static void settle(emitter *e)
 
 calla_status emitter_init(emitter *e, const schema_set *set, const char *where, calla_error *err)
 {
-    *e = (emitter){.set = set, .where = where, .err = err};
+    *e = (emitter){.set = set, .where = where, .err = err, .work_left = PATTERN_MAX_WORK};
     e->info = calloc(set->n_nodes + 1, sizeof *e->info);
     e->queue = calloc(set->n_nodes + 1, sizeof *e->queue);
     if (!e->info || !e->queue) return error_set(err, CALLA_ERR_MEMORY, "no memory for a grammar");

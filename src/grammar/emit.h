@@ -27,6 +27,7 @@ typedef struct emitter {
     uint32_t free_text[9]; /* the states inside a string of any kind (emit_text.c); 0 = not yet */
     const char *where;
     calla_error *err;
+    int64_t work_left; /* for patterns */
 } emitter;
 
 calla_status emitter_init(emitter *e, const schema_set *set, const char *where, calla_error *err);
@@ -42,7 +43,8 @@ void emit_all(emitter *e);
 
 /* The automaton of strings under the schema s, for one spelling: its pattern with its lengths.
  * Nothing (n_states = 0): no string. */
-calla_status text_dfa(const schema_node *s, text_spelling spelling, dfa *out, calla_error *err);
+calla_status text_dfa(const schema_node *s, text_spelling spelling, int64_t *work_left, dfa *out,
+                      calla_error *err);
 /* A string of any kind without its first quote, of min to max characters: where it begins. */
 uint32_t emit_free_text(emitter *e, uint32_t min, uint32_t max);
 /* Copies a trimmed automaton between two states. closing: what comes behind it, or "". */

@@ -5,9 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Visits of states while sets are followed: what bounds the time. */
-#define MAX_WORK ((int64_t)40000000)
-
 void nfa_free(nfa *n)
 {
     free(n->states);
@@ -211,7 +208,8 @@ static void subsets_free(subsets *s)
     free(s->set);
 }
 
-calla_status nfa_determinize(const nfa *n, uint32_t start, dfa *out, calla_error *err)
+calla_status nfa_determinize(const nfa *n, uint32_t start, int64_t *work_left, dfa *out,
+                             calla_error *err)
 {
     subsets s = {.n = n, .out = out};
     if (out->max_states == 0 || out->max_states > TABLE / 4) out->max_states = TABLE / 4;
@@ -224,10 +222,11 @@ calla_status nfa_determinize(const nfa *n, uint32_t start, dfa *out, calla_error
     }
     for (uint32_t id = 0; ok && !large && id < out->n_states; id++) {
         follow(&s, id);
-        large = out->too_large || s.work > MAX_WORK;
+        large = out->too_large || s.work > *work_left;
         ok = !s.no_memory && !out->no_memory;
     }
     subsets_free(&s);
+    *work_left -= s.work;
     if (large)
         return error_set(err, CALLA_ERR_UNSUPPORTED,
                          "the pattern is too large: more than %zu states", out->max_states);

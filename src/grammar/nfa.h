@@ -30,7 +30,9 @@ uint32_t nfa_add_match(nfa *n);
 uint32_t nfa_add_dead(nfa *n);
 
 /* The same language, deterministic and trimmed; of nothing if nothing is accepted (out->n_states
- * = 0). CALLA_ERR_UNSUPPORTED if it takes too many states or too much work. */
-calla_status nfa_determinize(const nfa *n, uint32_t start, dfa *out, calla_error *err);
+ * = 0). Visits of states are taken from *work_left, which bounds the time. CALLA_ERR_UNSUPPORTED if
+ * it takes too many states or too much work. */
+calla_status nfa_determinize(const nfa *n, uint32_t start, int64_t *work_left, dfa *out,
+                             calla_error *err);
 
 #endif

@@ -122,8 +122,8 @@ static uint32_t add_node(translator *t, const regex_tree *tree, uint32_t node, u
     }
 }
 
-calla_status regex_compile(const char *pattern, size_t n_bytes, text_spelling s, dfa *out,
-                           calla_error *err)
+calla_status regex_compile(const char *pattern, size_t n_bytes, text_spelling s, int64_t *work_left,
+                           dfa *out, calla_error *err)
 {
     calla_status status = CALLA_OK;
     regex_tree tree = {0};
@@ -132,7 +132,7 @@ calla_status regex_compile(const char *pattern, size_t n_bytes, text_spelling s,
     CALLA_TRY_GOTO(regex_parse(pattern, n_bytes, &tree, err), done);
     translator t = {.n = &n, .spelling = s};
     uint32_t start = add_node(&t, &tree, tree.root, nfa_add_match(&n));
-    status = nfa_determinize(&n, start, out, err);
+    status = nfa_determinize(&n, start, work_left, out, err);
 done:
     regex_tree_free(&tree);
     nfa_free(&n);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 256, UNDER_WAY = UINT32_MAX };
+enum { MAX_DEPTH = 256, MAX_COMPARISONS = 1000000, UNDER_WAY = UINT32_MAX };
 
 /* ---- errors ---- */
 
@@ -104,6 +104,9 @@ calla_status schema_add_alternative(schema_reader *r, schema_node *s, uint32_t a
 calla_status schema_add_property(schema_reader *r, schema_node *s, const json_t *name,
                                  uint32_t node, bool required)
 {
+    if (++r->set->n_properties > SCHEMA_MAX_PROPERTIES)
+        return schema_refuse(r, NULL, "more than %d properties in all (combinations multiply them)",
+                             SCHEMA_MAX_PROPERTIES);
     schema_property *grown = room_for_one(s->properties, s->n_properties, sizeof *grown);
     if (!grown) return error_set(r->err, CALLA_ERR_MEMORY, "no memory for a schema");
     s->properties = grown;
@@ -342,7 +345,7 @@ calla_status schema_read(const json_t *root, const char *place, schema_set *set,
     schema_reader r = {.set = set, .where = place, .err = err};
     schema_node *any, *none;
     uint32_t number;
-    *set = (schema_set){.root = root, .owned = json_array()};
+    *set = (schema_set){.root = root, .owned = json_array(), .work_left = MAX_COMPARISONS};
     if (!set->owned) return error_set(err, CALLA_ERR_MEMORY, "no memory for a schema");
     calla_status status = schema_add(&r, &any, &number);
     if (status == CALLA_OK) status = schema_add(&r, &none, &number);

@@ -11,9 +11,10 @@
 #include "base/json.h"
 
 enum {
-    SCHEMA_MAX_NODES = 10000,  /* subschemas, merged ones included */
-    SCHEMA_MAX_VALUES = 20000, /* of enums */
-    SCHEMA_ANY = 0,            /* the schemas numbered so: of everything, of nothing */
+    SCHEMA_MAX_NODES = 10000, /* subschemas, merged ones included */
+    SCHEMA_MAX_VALUES = 5000, /* of enums */
+    SCHEMA_MAX_PROPERTIES = 5000,
+    SCHEMA_ANY = 0, /* the schemas numbered so: of everything, of nothing */
     SCHEMA_NONE = 1,
 };
 #define NO_LIMIT UINT32_MAX
@@ -77,8 +78,9 @@ typedef struct schema_set {
     const json_t *root;
     schema_memo *memo; /* [n_memo] */
     size_t n_memo, memo_capacity;
-    json_t *owned; /* an array: values that were made here */
-    size_t n_values;
+    json_t *owned;                 /* an array: values that were made here */
+    size_t n_values, n_properties; /* of all nodes */
+    int64_t work_left;             /* comparisons for oneOf */
 } schema_set;
 
 /* Reads `root`, named `place` in errors, which begin with the place of what they are about. The
@@ -118,7 +120,7 @@ calla_status schema_merge(schema_reader *r, const schema_place *at, uint32_t a, 
 /* Takes out the values that the other conditions exclude. */
 calla_status schema_filter_values(schema_reader *r, const schema_place *at, schema_node *s);
 /* Whether nothing that is generated from one can be valid under the other. */
-bool schema_disjoint(const schema_set *set, uint32_t a, uint32_t b);
+bool schema_disjoint(schema_set *set, uint32_t a, uint32_t b);
 /* Appends. */
 calla_status schema_add_alternative(schema_reader *r, schema_node *s, uint32_t alternative);
 calla_status schema_add_property(schema_reader *r, schema_node *s, const json_t *name,

@@ -63,6 +63,8 @@ static calla_status restrict_values(fields *f, json_t *values, const schema_plac
 {
     schema_node *s = f->s;
     schema_set *set = f->r->set;
+    if (json_array_size(values) > SCHEMA_MAX_VALUES)
+        return schema_refuse(f->r, at, "more than %d values", SCHEMA_MAX_VALUES);
     json_t *both = json_array();
     for (size_t i = 0; both && i < json_array_size(values); i++) {
         json_t *value = json_array_get(values, i);
@@ -273,6 +275,8 @@ static calla_status read_required(fields *f, const json_t *value, const schema_p
 {
     f->implied |= TYPE_OBJECT;
     if (!json_is_array(value)) return schema_refuse(f->r, at, "must be an array of names");
+    if (json_array_size(value) > SCHEMA_MAX_PROPERTIES)
+        return schema_refuse(f->r, at, "more than %d names", SCHEMA_MAX_PROPERTIES);
     for (size_t i = 0; i < json_array_size(value); i++) {
         const json_t *name = json_array_get(value, i);
         if (!json_is_string(name)) return schema_refuse(f->r, at, "must be an array of names");

@@ -248,7 +248,7 @@ calla_status schema_merge(schema_reader *r, const schema_place *at, uint32_t a, 
 
 /* ---- exclusion ---- */
 
-static bool disjoint(const schema_set *set, uint32_t a, uint32_t b, int depth);
+static bool disjoint(schema_set *set, uint32_t a, uint32_t b, int depth);
 
 /* Whether none of a's values is valid under b. */
 static bool values_excluded(const schema_node *a, const schema_node *b)
@@ -272,8 +272,7 @@ static bool values_excluded(const schema_node *a, const schema_node *b)
 }
 
 /* Something that a requires keeps b from holding, and what b allows keeps a from it. */
-static bool objects_exclude(const schema_set *set, const schema_node *a, const schema_node *b,
-                            int depth)
+static bool objects_exclude(schema_set *set, const schema_node *a, const schema_node *b, int depth)
 {
     for (size_t i = 0; i < a->n_properties; i++) {
         const schema_property *p = &a->properties[i], *q = schema_find_property(b, p->name);
@@ -291,8 +290,7 @@ static bool ranges_exclude(const schema_node *a, const schema_node *b)
     return high < low || (high == low && (a->exclusive_maximum || b->exclusive_minimum));
 }
 
-static bool plain_disjoint(const schema_set *set, const schema_node *a, const schema_node *b,
-                           int depth)
+static bool plain_disjoint(schema_set *set, const schema_node *a, const schema_node *b, int depth)
 {
     unsigned common = a->types & b->types;
     if (a->types == 0 || b->types == 0) return true;
@@ -307,12 +305,12 @@ static bool plain_disjoint(const schema_set *set, const schema_node *a, const sc
     return false;
 }
 
-static bool disjoint(const schema_set *set, uint32_t a, uint32_t b, int depth)
+static bool disjoint(schema_set *set, uint32_t a, uint32_t b, int depth)
 {
     a = unwrap(set, a);
     b = unwrap(set, b);
     const schema_node *x = set->nodes[a], *y = set->nodes[b];
-    if (x->open || y->open || depth > MAX_DISJOINT_DEPTH) return false;
+    if (x->open || y->open || depth > MAX_DISJOINT_DEPTH || set->work_left-- <= 0) return false;
     if (!x->is_choice && !y->is_choice) return plain_disjoint(set, x, y, depth + 1);
     const schema_node *choice = x->is_choice ? x : y;
     for (size_t i = 0; i < choice->n_alternatives; i++)
@@ -320,7 +318,7 @@ static bool disjoint(const schema_set *set, uint32_t a, uint32_t b, int depth)
     return true;
 }
 
-bool schema_disjoint(const schema_set *set, uint32_t a, uint32_t b)
+bool schema_disjoint(schema_set *set, uint32_t a, uint32_t b)
 {
     return disjoint(set, a, b, 0);
 }

@@ -480,7 +480,7 @@ static void hostile_schemas_end_soon(void **state)
     json_t *schema = json_pack("{s:o}", "allOf", list);
     grammar *g = NULL;
     assert_error(grammar_create(&(grammar_spec){.schema = schema}, &g, &err), CALLA_ERR_INPUT, &err,
-                 "more than 10000 subschemas");
+                 "combinations multiply them");
     json_decref(schema);
     /* References that double: 2^40 values of size, but 40 parts. */
     json_t *defs = json_object();
@@ -497,6 +497,53 @@ static void hostile_schemas_end_soon(void **state)
     g = make(schema);
     assert_true(g->a.n_states < 4000);
     grammar_free(g);
+    json_decref(schema);
+    /* Comparisons for oneOf that would double with every level. */
+    defs = json_object();
+    for (int i = 0; i < 12; i++) {
+        char name[16], next[32];
+        json_t *properties = json_object(), *required = json_array();
+        snprintf(name, sizeof name, "d%d", i);
+        snprintf(next, sizeof next, "#/$defs/d%d", i + 1);
+        for (int k = 0; k < 50; k++) {
+            char key[16];
+            snprintf(key, sizeof key, "p%d", k);
+            json_object_set_new(
+                properties, key,
+                json_pack("{s:[{s:s},{s:s}]}", "anyOf", "$ref", next, "type", "null"));
+            json_array_append_new(required, json_string(key));
+        }
+        json_object_set_new(defs, name,
+                            json_pack("{s:s,s:o,s:o}", "type", "object", "properties", properties,
+                                      "required", required));
+    }
+    json_object_set_new(defs, "d12", json_pack("{s:s}", "type", "string"));
+    schema = json_pack("{s:[{s:s,s:[s]},{s:s,s:[s]}],s:o}", "oneOf", "$ref", "#/$defs/d0",
+                       "required", "x", "$ref", "#/$defs/d0", "required", "y", "$defs", defs);
+    assert_error(grammar_create(&(grammar_spec){.schema = schema}, &g, &err), CALLA_ERR_INPUT, &err,
+                 "might both hold");
+    json_decref(schema);
+    /* Patterns that are heavy one by one, and many of them. */
+    list = json_array();
+    for (int i = 0; i < 400; i++) {
+        char pattern[64];
+        snprintf(pattern, sizeof pattern, "^(a|b)*a(a|b){8}c{%d}$", i);
+        json_array_append_new(list, json_pack("{s:s,s:s}", "type", "string", "pattern", pattern));
+    }
+    schema = json_pack("{s:o}", "anyOf", list);
+    assert_error(grammar_create(&(grammar_spec){.schema = schema}, &g, &err), CALLA_ERR_INPUT, &err,
+                 "more than");
+    json_decref(schema);
+    /* Names that are required, without end. */
+    list = json_array();
+    for (int i = 0; i < 200000; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "n%d", i);
+        json_array_append_new(list, json_string(name));
+    }
+    schema = json_pack("{s:o}", "required", list);
+    assert_error(grammar_create(&(grammar_spec){.schema = schema}, &g, &err), CALLA_ERR_INPUT, &err,
+                 "schema.required: more than 5000 names");
     json_decref(schema);
     /* Values that must nest deeper than there are frames. */
     schema = parse("{\"type\": \"null\"}");
