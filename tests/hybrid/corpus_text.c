@@ -98,8 +98,8 @@ void corpus_put_address(corpus_draws *d, int language, strbuf *out)
                                      "Avenida de la Constituci\xc3\xb3n",
                                      "Paseo de Gracia",
                                      "C/ San Juan",
-                                     "Plaza de Espa\xc3\xb1"
-                                     "a"};
+                                     ("Plaza de Espa\xc3\xb1"
+                                      "a")};
     static const char *const es_towns[] = {"28013 Madrid", "08007 Barcelona", "41001 Sevilla",
                                            "46002 Valencia"};
     static const char *const it[] = {"Via Roma", "Via Giuseppe Garibaldi", "Corso Italia",
