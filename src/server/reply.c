@@ -171,8 +171,9 @@ void reply_end_chunk(reply *r, bool last)
 static void put_progress(reply *r, const event *e)
 {
     reply_begin_chunk(r);
-    strbuf_printf(&r->out, "], \"progress\": {\"done\": %lld, \"total\": %lld}}\n\n",
-                  (long long)e->a, (long long)e->b);
+    strbuf_printf(&r->out, "], \"progress\": {\"done\": %lld, \"total\": %lld}%s}\n\n",
+                  (long long)e->a, (long long)e->b,
+                  r->job->request.include_usage ? ", \"usage\": null" : "");
 }
 
 static void take_error(reply *r, int status, const char *text, size_t n_bytes)

@@ -1,6 +1,7 @@
 """What the official client makes of the server's answers; argument: the base URL."""
 
 import enum
+import asyncio
 import json
 import sys
 import time
@@ -13,6 +14,8 @@ try:
     import jsonschema
 except ImportError:
     jsonschema = None
+from openai.types import Completion, Model
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 client = openai.OpenAI(base_url=sys.argv[1], api_key="none", max_retries=0)
 RIVER = [{"role": "user", "content": "What is a river?"}]
@@ -237,6 +240,65 @@ def test_structured_against_jsonschema():
             )
             assert answer.choices[0].finish_reason == "stop"
             jsonschema.validate(json.loads(answer.choices[0].message.content), schema)
+
+
+def raw_events(response):
+    lines = response.text.split("\n\n")
+    events = [line[6:] for line in lines if line.startswith("data: ")]
+    assert events[-1] == "[DONE]"
+    return events[:-1]
+
+
+def test_types_to_the_letter():
+    """Answers as the client's own types have them, without its leniency."""
+    requests = [
+        {"messages": RIVER, "logprobs": True, "top_logprobs": 2},
+        {"messages": WEATHER, "tools": TOOLS},
+        {"messages": RIVER, "n": 2, "extra_body": {"enable_thinking": False}},
+    ]
+    for request in requests:
+        raw = client.chat.completions.with_raw_response.create(
+            model="tiny", temperature=0, **request
+        )
+        ChatCompletion.model_validate_json(raw.text, strict=True)
+        raw = client.chat.completions.with_raw_response.create(
+            model="tiny", temperature=0, stream=True, stream_options={"include_usage": True}, **request
+        )
+        raw.http_response.read()
+        for event in raw_events(raw.http_response):
+            chunk = ChatCompletionChunk.model_validate_json(event, strict=True)
+            assert "usage" in chunk.model_fields_set
+    raw = client.completions.with_raw_response.create(
+        model="tiny", prompt="A river is", max_tokens=4, logprobs=2
+    )
+    Completion.model_validate_json(raw.text, strict=True)
+    raw = client.models.with_raw_response.retrieve("tiny")
+    Model.model_validate_json(raw.text, strict=True)
+
+
+def test_a_stream_that_is_left():
+    """The server is as well as before."""
+    for chunk in create(RIVER, stream=True):
+        if chunk.choices[0].delta.content:
+            break
+    stream = create(RIVER, stream=True)
+    next(iter(stream))
+    stream.close()
+    assert create(RIVER).choices[0].message.content == ANSWER
+
+
+def test_async():
+    async def ask():
+        async with openai.AsyncOpenAI(base_url=sys.argv[1], api_key="none") as c:
+            answers = await asyncio.gather(
+                *(
+                    c.chat.completions.create(model="tiny", messages=RIVER, temperature=0)
+                    for _ in range(12)
+                )
+            )
+        assert all(a.choices[0].message.content == ANSWER for a in answers)
+
+    asyncio.run(ask())
 
 
 def expect(error, status, param, call):

@@ -231,14 +231,15 @@ static outcome exchange(const text *t, char *answer, size_t n_answer)
     return n > 0 ? ANSWERED : TIMED_OUT;
 }
 
-/* Whether the first line could be a request's. */
+/* Whether the first line could be a request's. Lines that are empty, to C at least, may come
+ * before. */
 static bool is_http(const text *t)
 {
-    size_t i = 0;
-    while (i < t->n && (t->data[i] == '\r' || t->data[i] == '\n')) i++;
-    const char *end = memchr(t->data + i, '\n', t->n - i);
-    size_t n = end ? (size_t)(end - t->data) - i : t->n - i;
-    return n > 0 && t->data[i] != ' ' && memchr(t->data + i, ' ', n);
+    const char *line = t->data, *end = t->data + t->n, *next;
+    for (; (next = memchr(line, '\n', (size_t)(end - line))); line = next + 1)
+        if (*line != '\r' && *line != '\n' && *line != '\0') break;
+    size_t n = (size_t)((next ? next : end) - line);
+    return n > 0 && *line != ' ' && memchr(line, ' ', n);
 }
 
 static bool status_is_expected(int status)
@@ -269,8 +270,9 @@ static void *attack(void *user)
             n_lost++;
         } else if (what != ANSWERED || !status_is_expected(status)) {
             n_bad++;
-            fprintf(stderr, "%s, status %d:\n%.*s\n", what == ANSWERED ? "answered" : "no answer",
-                    status, (int)(request->n < 400 ? request->n : 400), request->data);
+            fprintf(stderr, "%s, status %d, to %zu bytes:\n%.*s\n",
+                    what == ANSWERED ? "answered" : "no answer", status, request->n,
+                    (int)(request->n < 400 ? request->n : 400), request->data);
         }
     }
     free(request);
