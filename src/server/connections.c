@@ -17,7 +17,7 @@ struct connections {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* on CLOCK_MONOTONIC */
     pthread_t watcher;
-    int32_t n_most, n_open;
+    int32_t n_open;
     int64_t patience_ns;
     int64_t wake_ns; /* when the watcher looks next */
     connection_entry *list;
@@ -64,13 +64,11 @@ static void *watch(void *user)
 
 /* ---- from other threads ---- */
 
-calla_status connections_create(int32_t n_most, int64_t patience_ns, connections **out,
-                                calla_error *err)
+calla_status connections_create(int64_t patience_ns, connections **out, calla_error *err)
 {
     connections *c = calloc(1, sizeof *c);
     pthread_condattr_t monotonic;
     if (!c) return error_set(err, CALLA_ERR_MEMORY, "no memory for connections");
-    c->n_most = n_most;
     c->patience_ns = patience_ns;
     c->wake_ns = INT64_MAX;
     pthread_mutex_init(&c->lock, NULL);
@@ -153,10 +151,10 @@ void connections_arrived(connections *c, connection_entry *e)
     pthread_mutex_unlock(&c->lock);
 }
 
-bool connections_is_full(connections *c)
+int32_t connections_count(connections *c)
 {
     pthread_mutex_lock(&c->lock);
-    bool full = c->n_open > c->n_most;
+    int32_t n = c->n_open;
     pthread_mutex_unlock(&c->lock);
-    return full;
+    return n;
 }

@@ -9,9 +9,8 @@
 typedef struct connections connections;
 typedef struct connection_entry connection_entry;
 
-/* n_most: beyond it connections_is_full tells. patience_ns: for a request to arrive whole. */
-calla_status connections_create(int32_t n_most, int64_t patience_ns, connections **c,
-                                calla_error *err);
+/* patience_ns: for a request to arrive whole. */
+calla_status connections_create(int64_t patience_ns, connections **c, calla_error *err);
 /* When none is open. NULL is allowed. */
 void connections_free(connections *c);
 
@@ -23,7 +22,7 @@ void connections_close(connections *c, connection_entry *entry);
 void connections_await(connections *c, connection_entry *entry);
 /* The request is there: its answer may take its time. */
 void connections_arrived(connections *c, connection_entry *entry);
-/* Whether more than n_most are open. */
-bool connections_is_full(connections *c);
+/* How many are open. */
+int32_t connections_count(connections *c);
 
 #endif

@@ -3,6 +3,7 @@
 #define CALLA_SERVER_CONTEXT_H
 
 #include "hybrid/hybrid.h"
+#include "server/acceptor.h"
 #include "server/access.h"
 #include "server/connections.h"
 #include "server/prepare.h"
@@ -23,7 +24,8 @@ struct server {
     hybrid *hybrid; /* the cloud beside the model, or NULL */
     connections *connections;
     struct MHD_Daemon *daemon;
-    int listen_fd;
+    acceptor *acceptor; /* hands connections to the daemon */
+    int listen_fd;      /* before there is one, else -1 */
     int32_t port;
     int64_t start_time; /* seconds since 1970 */
 

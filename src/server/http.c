@@ -14,6 +14,7 @@ enum {
     VALUE_BYTES = 100,       /* of memory that a JSON value may take */
     BODIES_AT_ONCE = 16,     /* memory of requests, in largest bodies */
     N_MORE_CONNECTIONS = 16, /* to say that there are too many */
+    N_ON_THEIR_WAY = 64,     /* more for libmicrohttpd: handed on, and not counted yet */
 };
 
 /* ---- responses ---- */
@@ -185,6 +186,15 @@ static void on_connection(void *user, struct MHD_Connection *connection, void **
         connections_close(s->connections, *context);
 }
 
+static bool take_connection(void *user, int socket, const struct sockaddr *address, socklen_t n)
+{
+    server *s = user;
+    if (connections_count(s->connections) >= s->options.n_connections + N_MORE_CONNECTIONS)
+        return false;
+    MHD_add_connection(s->daemon, socket, address, n); /* closes it if that fails */
+    return true;
+}
+
 /* A URL keeps what would cut it short or hide in a log line as it was sent. */
 static size_t on_unescape(void *user, struct MHD_Connection *connection, char *text)
 {
@@ -288,7 +298,9 @@ static http_request *begin(server *s, struct MHD_Connection *connection, const c
     r->start_ns = clock_ns();
     r->result = MHD_YES;
     snprintf(r->method, sizeof r->method, "%s", method);
-    if (!http_check_head(r, url, &r->error) || !connections_is_full(s->connections)) return r;
+    if (!http_check_head(r, url, &r->error) ||
+        connections_count(s->connections) <= s->options.n_connections)
+        return r;
     if (r->endpoint && r->endpoint->is_open) return r; /* who watches must see it */
     api_fail(&r->error, 503, NULL, "too_many_connections", "more than %d connections",
              s->options.n_connections);
@@ -405,15 +417,17 @@ calla_status http_start(server *s, calla_error *err)
     const server_options *o = &s->options;
     s->daemon = MHD_start_daemon(
         MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL |
-            MHD_USE_ERROR_LOG | MHD_USE_ITC,
+            MHD_USE_NO_LISTEN_SOCKET | MHD_USE_ERROR_LOG | MHD_USE_ITC,
         0, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_library_message, s,
-        MHD_OPTION_LISTEN_SOCKET, s->listen_fd, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
-        MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_UNESCAPE_CALLBACK, on_unescape,
-        s, MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->n_connections + N_MORE_CONNECTIONS,
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
+        s, MHD_OPTION_UNESCAPE_CALLBACK, on_unescape, s, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)o->n_connections + N_MORE_CONNECTIONS + N_ON_THEIR_WAY,
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)o->idle_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
         (size_t)HEADER_BYTES, MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES,
         MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
     if (!s->daemon) return error_set(err, CALLA_ERR_IO, "the HTTP server could not be started");
-    s->listen_fd = -1; /* the daemon's */
+    CALLA_TRY(acceptor_start(s->listen_fd, (int64_t)o->idle_s * 1000000000, take_connection, s,
+                             &s->acceptor, err));
+    s->listen_fd = -1; /* the acceptor's */
     return CALLA_OK;
 }

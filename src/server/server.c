@@ -201,8 +201,7 @@ static calla_status create_parts(server *s, calla_error *err)
                                .metrics = &s->metrics,
                                .log = &s->log};
     CALLA_TRY(scheduler_create(&config, &s->scheduler, err));
-    CALLA_TRY(connections_create(o->n_connections, (int64_t)o->idle_s * 1000000000, &s->connections,
-                                 err));
+    CALLA_TRY(connections_create((int64_t)o->idle_s * 1000000000, &s->connections, err));
     CALLA_TRY(start_listening(s, err));
     return http_start(s, err);
 }
@@ -287,8 +286,8 @@ static void wait_for_readers(server *s)
 
 calla_status server_stop(server *s, int64_t grace_ms, calla_error *err)
 {
-    int fd = MHD_quiesce_daemon(s->daemon);
-    if (fd >= 0) close(fd);
+    acceptor_stop(s->acceptor);
+    s->acceptor = NULL;
     if (server_get_state(s) != SERVER_FAILED) set_state(s, SERVER_STOPPED, NULL);
     int64_t deadline_ns = clock_ns() + grace_ms * 1000000;
     scheduler_stop(s->scheduler, deadline_ns);
@@ -304,6 +303,7 @@ calla_status server_stop(server *s, int64_t grace_ms, calla_error *err)
 void server_free(server *s)
 {
     if (!s) return;
+    acceptor_stop(s->acceptor);
     if (s->daemon) MHD_stop_daemon(s->daemon); /* waits for the connections' threads */
     if (s->listen_fd >= 0) close(s->listen_fd);
     connections_free(s->connections);
