@@ -272,7 +272,8 @@ calla_status engine_create(const backend_ops *const *candidates, model_weights *
     set_info(e);
     CALLA_TRY_GOTO(sampler_init(&e->sampler, vocabulary.n_tokens, err), fail);
     CALLA_TRY_GOTO(snapshot_store_init(&e->snapshots, e->ops, e->backend, e->options.n_snapshots,
-                                       e->options.n_ctx, e->info.n_vocab, err),
+                                       e->options.n_ctx, e->info.n_vocab, e->vocabulary.turn_token,
+                                       err),
                    fail);
     CALLA_TRY_GOTO(open_files(e, options, err), fail);
     *out = e;

@@ -12,10 +12,15 @@ int64_t snapshot_slot_bytes(int64_t n_ctx, int32_t n_vocab)
 }
 
 calla_status snapshot_store_init(snapshot_store *store, const backend_ops *ops, backend *b,
-                                 int32_t n_slots, int64_t n_ctx, int32_t n_vocab, calla_error *err)
+                                 int32_t n_slots, int64_t n_ctx, int32_t n_vocab,
+                                 int32_t turn_token, calla_error *err)
 {
-    *store = (snapshot_store){
-        .ops = ops, .backend = b, .n_slots = n_slots, .n_ctx = n_ctx, .n_vocab = n_vocab};
+    *store = (snapshot_store){.ops = ops,
+                              .backend = b,
+                              .n_slots = n_slots,
+                              .n_ctx = n_ctx,
+                              .n_vocab = n_vocab,
+                              .turn_token = turn_token};
     arena a = {0};
     for (int pass = 0; pass < 2; pass++) {
         store->slots = arena_take(&a, (size_t)n_slots, sizeof *store->slots);
@@ -86,6 +91,8 @@ snapshot_match snapshot_store_find(snapshot_store *store, const int32_t *tokens,
 void snapshot_store_touch(snapshot_store *store, snapshot_slot *slot)
 {
     slot->last_used = ++store->now;
+    while (slot && !slot->first_message) slot = slot->parent;
+    if (slot) slot->last_used = ++store->now;
 }
 
 int32_t snapshot_store_count(const snapshot_store *store)
@@ -166,6 +173,14 @@ static void make_room(snapshot_store *store)
     if (!find_free(store)) snapshot_store_evict(store);
 }
 
+static bool holds_first_message(const snapshot_store *store, const int32_t *tokens,
+                                int64_t n_tokens)
+{
+    int n = 0;
+    for (int64_t i = 0; i < n_tokens && n < 2; i++) n += tokens[i] == store->turn_token;
+    return n == 1;
+}
+
 /* Puts a state into a free slot, and that into the tree. */
 static snapshot_slot *insert(snapshot_store *store, backend_snapshot *state, const int32_t *tokens,
                              int64_t n_tokens, bool decoded)
@@ -177,6 +192,7 @@ static snapshot_slot *insert(snapshot_store *store, backend_snapshot *state, con
     slot->n_tokens = n_tokens;
     slot->has_logits = false;
     slot->decoded = decoded;
+    slot->first_message = holds_first_message(store, tokens, n_tokens);
     slot->search = 0;
     slot->parent = find_parent(store, slot);
     adopt_children(store, slot);

@@ -1,7 +1,8 @@
 /* The engine's snapshots: a tree of token prefixes over all sessions. A snapshot's parent is the
  * deepest other one that holds a proper prefix of its tokens, so a search looks at a token once
  * however many snapshots share it. All memory but the backend's is taken at init; the least
- * recently used goes first. */
+ * recently used goes first. Using one uses the first message's, too, on which it stands: other
+ * conversations begin there, and a long one would push it out otherwise. */
 #ifndef CALLA_ENGINE_SNAPSHOTS_H
 #define CALLA_ENGINE_SNAPSHOTS_H
 
@@ -13,8 +14,9 @@ typedef struct snapshot_slot {
     int64_t n_tokens;
     float *logits; /* [n_vocab] after the last token, if has_logits */
     bool has_logits;
-    bool decoded; /* the state is partly from decode steps */
-    bool saving;  /* it is being written to a file and stays as it is (snapshot_files.h) */
+    bool decoded;       /* the state is partly from decode steps */
+    bool first_message; /* no second message begins in the tokens */
+    bool saving;        /* it is being written to a file and stays as it is (snapshot_files.h) */
     struct snapshot_slot *parent;
     uint64_t last_used;
     uint64_t search; /* the search `n_common` belongs to */
@@ -35,7 +37,8 @@ typedef struct snapshot_store {
     int32_t n_slots;
     int64_t n_ctx;
     int32_t n_vocab;
-    uint64_t now; /* counts uses */
+    int32_t turn_token; /* that begins a message, -1 = none */
+    uint64_t now;       /* counts uses */
     uint64_t n_searches;
     int64_t n_evicted;            /* to make room */
     struct snapshot_files *files; /* or NULL */
@@ -46,13 +49,15 @@ typedef struct snapshot_store {
 int64_t snapshot_slot_bytes(int64_t n_ctx, int32_t n_vocab);
 
 calla_status snapshot_store_init(snapshot_store *store, const backend_ops *ops, backend *b,
-                                 int32_t n_slots, int64_t n_ctx, int32_t n_vocab, calla_error *err);
+                                 int32_t n_slots, int64_t n_ctx, int32_t n_vocab,
+                                 int32_t turn_token, calla_error *err);
 void snapshot_store_deinit(snapshot_store *store);
 
 /* Looks for tokens[n_tokens]. Usable is a snapshot of a proper prefix of them, or of all of them
  * with logits. Does not count as a use. */
 snapshot_match snapshot_store_find(snapshot_store *store, const int32_t *tokens, int64_t n_tokens);
 
+/* Counts a use of the slot. */
 void snapshot_store_touch(snapshot_store *store, snapshot_slot *slot);
 
 /* Keeps the state of `s`, which holds tokens[n_tokens], and logits [n_vocab] if not NULL. A

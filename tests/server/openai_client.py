@@ -1,7 +1,7 @@
 """What the official client makes of the server's answers; argument: the base URL."""
 
-import enum
 import asyncio
+import enum
 import json
 import sys
 import time
@@ -9,13 +9,13 @@ from typing import Optional
 
 import openai
 import pydantic
+from openai.types import Completion, Model
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 try:
     import jsonschema
 except ImportError:
     jsonschema = None
-from openai.types import Completion, Model
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 client = openai.OpenAI(base_url=sys.argv[1], api_key="none", max_retries=0)
 RIVER = [{"role": "user", "content": "What is a river?"}]

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_SLOTS = 12, N_CTX = 24, N_STEPS = 20000 };
+enum { N_SLOTS = 12, N_CTX = 24, N_STEPS = 20000, TURN = 9 };
 
 static snapshot_store store;
 static backend_options options = {.n_ctx = N_CTX, .n_sequences = 1, .n_snapshots = N_SLOTS};
@@ -24,8 +24,9 @@ static int setup(void **state)
     kept = weights;
     assert_ok(fake_ops.open(&kept, &options, &device, &err), &err);
     assert_ok(fake_ops.sequence_create(device, &sequence, &err), &err);
-    assert_ok(snapshot_store_init(&store, &fake_ops, device, N_SLOTS, N_CTX, FAKE_VOCAB, &err),
-              &err);
+    assert_ok(
+        snapshot_store_init(&store, &fake_ops, device, N_SLOTS, N_CTX, FAKE_VOCAB, TURN, &err),
+        &err);
     return 0;
 }
 
@@ -110,10 +111,35 @@ static void the_tree_finds_what_a_list_does(void **state)
     assert_true(store.n_evicted > 1000);
 }
 
+/* What several conversations begin with stays, however long one of them becomes; it goes when none
+ * of them is in use any more. */
+static void a_first_message_stays_while_it_is_used(void **state)
+{
+    (void)state;
+    int32_t tokens[N_CTX] = {TURN, 1, 2, 3};
+    const int64_t n_first = 4;
+    snapshot_store_keep(&store, sequence, tokens, 2, NULL, false); /* on the way */
+    snapshot_store_keep(&store, sequence, tokens, n_first, NULL, false);
+    for (int64_t n = n_first; n < N_CTX; n++) {
+        tokens[n] = TURN;
+        snapshot_store_keep(&store, sequence, tokens, n + 1, NULL, false);
+    }
+    assert_true(store.n_evicted > 0);
+    assert_non_null(snapshot_store_find_exact(&store, tokens, n_first));
+    assert_null(snapshot_store_find_exact(&store, tokens, 2));
+    int32_t others[N_CTX];
+    for (int64_t n = 0; n < N_CTX; n++) {
+        others[n] = n == 0 ? TURN : 5;
+        snapshot_store_keep(&store, sequence, others, n + 1, NULL, false);
+    }
+    assert_null(snapshot_store_find_exact(&store, tokens, n_first));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(the_tree_finds_what_a_list_does, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_first_message_stays_while_it_is_used, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
