@@ -188,6 +188,7 @@ static void work_outlives_its_client(void **state)
     assert_true(a.broken);
     answer_clear(&a);
     free(dump);
+    client_wait_for(s, "calla_choices_running", 0); /* it has noticed */
     body = chat_of("user", text, NULL);
     json_object_set_new(body, "max_tokens", json_integer(1));
     a = client_post_json(s, 200, path, body);

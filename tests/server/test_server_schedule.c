@@ -256,9 +256,9 @@ static void comments_come_while_a_prompt_is_read(void **state)
 {
     (void)state;
     server_options options = client_options();
-    options.keep_alive_ms = 20, options.engine.n_ctx = 8192;
+    options.keep_alive_ms = 10;
     server *s = client_start(&options);
-    char *text = long_prompt(28000, 3);
+    char *text = long_prompt(7000, 3);
     json_t *body = json_loads(text, 0, NULL);
     json_object_set_new(body, "stream", json_true());
     free(text);
