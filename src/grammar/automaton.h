@@ -18,7 +18,6 @@ enum {
     MAX_FRAMES = 128,    /* of a stack: nesting of arrays, objects and strings */
     MAX_EDGES = 1 << 18, /* of an automaton, as of its states */
     NO_GUARD = 0,
-    CONTROL_BYTE = 0xff, /* begins what stands for a control token (token_trie.h) */
 };
 
 typedef enum edge_kind { EDGE_BYTES, EDGE_JUMP, EDGE_CALL } edge_kind;

@@ -43,7 +43,7 @@ static calla_status prepare_scalars(emitter *e, const schema_node *s, node_info 
     if (!(s->types & TYPE_STRING)) return CALLA_OK;
     info->has_text = s->pattern != NULL;
     if (info->has_text) {
-        CALLA_TRY(add_place(e, text_dfa(s, SPELL_JSON, &e->work_left, &info->text, e->err)));
+        CALLA_TRY(add_place(e, text_dfa(s, &e->work_left, &info->text, e->err)));
         if (info->text.n_states > 0) info->alive |= TYPE_STRING;
     } else if (s->min_length <= s->max_length) {
         info->alive |= TYPE_STRING;
@@ -302,14 +302,14 @@ static void emit_string(emitter *e, const schema_node *s, const node_info *info,
     }
     uint32_t inside = builder_state(b);
     builder_bytes(b, from, '"', '"', inside);
-    emit_dfa(e, &info->text, inside, "\"", ACCEPT);
+    emit_dfa(e, &info->text, inside, true, ACCEPT);
 }
 
 static void emit_plain(emitter *e, const schema_node *s, const node_info *info, uint32_t from)
 {
     builder *b = &e->b;
     if (s->values) {
-        emit_dfa(e, &info->text, from, "", ACCEPT);
+        emit_dfa(e, &info->text, from, false, ACCEPT);
         return;
     }
     if (info->alive & TYPE_NULL) builder_text(b, from, "null", 4, ACCEPT);
@@ -317,7 +317,7 @@ static void emit_plain(emitter *e, const schema_node *s, const node_info *info, 
         builder_text(b, from, "true", 4, ACCEPT);
         builder_text(b, from, "false", 5, ACCEPT);
     }
-    if (info->alive & TYPE_INTEGER) emit_dfa(e, &info->number, from, "", ACCEPT);
+    if (info->alive & TYPE_INTEGER) emit_dfa(e, &info->number, from, false, ACCEPT);
     if (info->alive & TYPE_STRING) emit_string(e, s, info, from);
     if (info->alive & TYPE_ARRAY) emit_array(e, s, from, (uint8_t)at_most(array_need(e, s)));
     if (info->alive & TYPE_OBJECT) emit_object(e, s, from, (uint8_t)at_most(object_need(e, s)));
@@ -338,19 +338,13 @@ void emit_all(emitter *e)
 
 /* ---- automata ---- */
 
-void emit_dfa(emitter *e, const dfa *d, uint32_t from, const char *closing, uint32_t target)
+void emit_dfa(emitter *e, const dfa *d, uint32_t from, bool quoted, uint32_t target)
 {
     builder *b = &e->b;
-    size_t n_closing = strlen(closing);
     uint32_t *states = calloc(d->n_states, sizeof *states);
-    uint32_t end = target;
     if (!states) {
         b->failed = CALLA_ERR_MEMORY;
         return;
-    }
-    if (n_closing > 1) {
-        end = builder_state(b);
-        builder_text(b, end, closing + 1, n_closing - 1, target);
     }
     states[0] = from;
     for (uint32_t s = 0; s < d->n_states && b->failed == CALLA_OK; s++) {
@@ -362,8 +356,8 @@ void emit_dfa(emitter *e, const dfa *d, uint32_t from, const char *closing, uint
         }
         if (!d->states[s].accept) continue;
         if (states[s] == 0) states[s] = builder_state(b);
-        if (n_closing > 0)
-            builder_bytes(b, states[s], (uint8_t)closing[0], (uint8_t)closing[0], end);
+        if (quoted)
+            builder_bytes(b, states[s], '"', '"', target);
         else
             builder_jump(b, states[s], target);
     }

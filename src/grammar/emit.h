@@ -41,14 +41,13 @@ uint32_t emit_part(emitter *e, uint32_t schema);
 /* Fills all parts asked for. */
 void emit_all(emitter *e);
 
-/* The automaton of strings under the schema s, for one spelling: its pattern with its lengths.
+/* The automaton of strings under the schema s: its pattern with its lengths.
  * Nothing (n_states = 0): no string. */
-calla_status text_dfa(const schema_node *s, text_spelling spelling, int64_t *work_left, dfa *out,
-                      calla_error *err);
+calla_status text_dfa(const schema_node *s, int64_t *work_left, dfa *out, calla_error *err);
 /* A string of any kind without its first quote, of min to max characters: where it begins. */
 uint32_t emit_free_text(emitter *e, uint32_t min, uint32_t max);
-/* Copies a trimmed automaton between two states. closing: what comes behind it, or "". */
-void emit_dfa(emitter *e, const dfa *d, uint32_t from, const char *closing, uint32_t target);
+/* Copies a trimmed automaton between two states; quoted: the last step is a quote. */
+void emit_dfa(emitter *e, const dfa *d, uint32_t from, bool quoted, uint32_t target);
 
 /* How the inside of a string goes on: in place `from`, bytes lo ... hi lead to `to`. */
 typedef enum text_place {

@@ -186,12 +186,11 @@ static calla_status with_lengths(const schema_node *s, const dfa *d, dfa *out, c
     return CALLA_OK;
 }
 
-calla_status text_dfa(const schema_node *s, text_spelling spelling, int64_t *work_left, dfa *out,
-                      calla_error *err)
+calla_status text_dfa(const schema_node *s, int64_t *work_left, dfa *out, calla_error *err)
 {
     dfa d;
     const char *pattern = s->pattern ? s->pattern : "";
-    CALLA_TRY(regex_compile(pattern, s->pattern ? s->n_pattern : 0, spelling, work_left, &d, err));
+    CALLA_TRY(regex_compile(pattern, s->pattern ? s->n_pattern : 0, work_left, &d, err));
     if (d.n_states == 0 || (s->min_length == 0 && s->max_length == NO_LIMIT)) {
         *out = d;
         return CALLA_OK;

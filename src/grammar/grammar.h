@@ -14,9 +14,6 @@
 #include "base/json.h"
 #include "grammar/automaton.h"
 
-/* What grammars read for the tokens that begin and end a tool call. */
-#define GRAMMAR_CALL     "\xff\x01"
-#define GRAMMAR_CALL_END "\xff\x02"
 /* What stands between the reasoning and the answer. */
 #define GRAMMAR_GAP "\n\n"
 

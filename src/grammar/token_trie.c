@@ -74,9 +74,6 @@ static calla_status trie_build(entry *entries, size_t n, trie *t, calla_error *e
 
 static void find_controls(token_trie *t)
 {
-    static const struct {
-        const char *token, *bytes;
-    } known[] = {{"<tool_call>", GRAMMAR_CALL}, {"</tool_call>", GRAMMAR_CALL_END}};
     for (int32_t id = 0; id < t->n_tokens; id++) {
         char text[TRIE_MAX_BYTES + 1];
         size_t n;
@@ -84,27 +81,18 @@ static void find_controls(token_trie *t)
         if (calla_tokenizer_is_special(t->tokenizer, id) ||
             calla_tokenizer_is_stop(t->tokenizer, id))
             t->is_control[id] = 1;
-        /* No token spells what stands for control tokens. */
-        if (n > 0 && memchr(bytes, CONTROL_BYTE, n)) t->is_control[id] = 1;
         if (n == 0 || n > TRIE_MAX_BYTES || bytes[0] != '<') continue;
         memcpy(text, bytes, n);
         text[n] = '\0';
         if (calla_tokenizer_find(t->tokenizer, text) != id) continue;
         t->is_control[id] = 1;
-        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-            if (strcmp(known[i].token, text) == 0) t->controls[id] = known[i].bytes;
     }
 }
 
 const char *token_trie_bytes(const token_trie *t, int32_t token, size_t *n_bytes)
 {
     *n_bytes = 0;
-    if (token < 0 || token >= t->n_tokens) return "";
-    if (t->is_control[token]) {
-        const char *control = t->controls[token];
-        if (control) *n_bytes = strlen(control);
-        return control ? control : "";
-    }
+    if (token < 0 || token >= t->n_tokens || t->is_control[token]) return "";
     return calla_tokenizer_bytes(t->tokenizer, token, n_bytes);
 }
 
@@ -231,9 +219,8 @@ calla_status token_trie_create(const calla_tokenizer *tokenizer, int32_t n_mask_
     t->n_mask_words = n_mask_words;
     t->n_tokens = calla_tokenizer_n_tokens(tokenizer);
     if (t->n_tokens > 32 * n_mask_words) t->n_tokens = 32 * n_mask_words;
-    t->controls = calloc((size_t)t->n_tokens + 1, sizeof *t->controls);
     t->is_control = calloc((size_t)t->n_tokens + 1, 1);
-    if (!t->controls || !t->is_control) goto fail;
+    if (!t->is_control) goto fail;
     find_controls(t);
     status = add_all(t, err);
     if (status == CALLA_OK) status = add_strings(t, err);
@@ -259,7 +246,6 @@ void token_trie_free(token_trie *t)
     free(t->inside_counts);
     free(t->inside_mask);
     free(t->closing);
-    free(t->controls);
     free(t->is_control);
     free(t);
 }

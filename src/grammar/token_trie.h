@@ -40,15 +40,13 @@ typedef struct token_trie {
     closing_token *closing; /* [n_closing] */
     trie suffixes;          /* of indices into closing */
     size_t n_closing;
-    const char **controls; /* [n_tokens] what stands for a control token, or NULL */
-    uint8_t *is_control;   /* [n_tokens] */
+    uint8_t *is_control; /* [n_tokens] */
 } token_trie;
 
 calla_status token_trie_create(const calla_tokenizer *tokenizer, int32_t n_mask_words,
                                token_trie **out, calla_error *err);
 void token_trie_free(token_trie *t);
-/* The bytes of a token as grammars see them: its own; for control tokens those of grammar.h's
- * GRAMMAR_CALL ..., or none. */
+/* The bytes of a token as grammars see them: its own, or none if it is a control token. */
 const char *token_trie_bytes(const token_trie *t, int32_t token, size_t *n_bytes);
 
 #endif
