@@ -284,7 +284,7 @@ void decode_multiply(const backend *b, const matrix *m, int32_t begin, int32_t e
 
 /* prefill.c, prefill_moe.c */
 void prefill_scratch_take(backend *b);
-/* Appends n <= prefill_chunk tokens. logits as in backend_ops.prefill, for this chunk alone. */
+/* Appends n <= prefill_chunk tokens. logits as in backend_ops.prefill. */
 calla_status prefill_chunk(backend *b, backend_sequence *s, const int32_t *tokens, int32_t n,
                            logits_mode mode, float *logits, const calla_control *control,
                            calla_error *err);

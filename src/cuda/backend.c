@@ -262,6 +262,7 @@ static void cuda_capabilities(const backend *b, backend_capabilities *out)
         .samples_on_device = true,
         .steps_ahead = true,
         .max_step_sequences = smaller_of(b->options.n_sequences, BACKEND_MAX_SEQUENCES),
+        .prefill_chunk = b->options.prefill_chunk,
         .snapshot_grid = 1,
         .state_bytes = 2 * state_floats * (int64_t)sizeof(float),
         .kv_token_bytes =
@@ -288,25 +289,14 @@ static int64_t cuda_sequence_length(const backend *b, const backend_sequence *s)
     return s->at.length;
 }
 
-static calla_status cuda_prefill(backend *b, backend_sequence *s, const int32_t *tokens,
-                                 int64_t n_tokens, logits_mode mode, float *logits,
-                                 const calla_control *control, calla_error *err)
+static calla_status cuda_prefill(backend *b, backend_sequence *s, const int32_t *tokens, int32_t n,
+                                 logits_mode mode, float *logits, const calla_control *control,
+                                 calla_error *err)
 {
-    assert(n_tokens >= 1 && s->at.length + n_tokens <= b->options.n_ctx);
-    int64_t done = 0, grid = b->options.prefill_chunk;
+    int64_t chunk = b->options.prefill_chunk;
+    assert(n >= 1 && s->at.length + n <= b->options.n_ctx && s->at.length % chunk + n <= chunk);
     CALLA_TRY(check_alive(b, err));
-    while (done < n_tokens) {
-        int64_t n = grid - s->at.length % grid;
-        if (n > n_tokens - done) n = n_tokens - done;
-        bool last = done + n == n_tokens;
-        logits_mode chunk_mode = mode == LOGITS_LAST && !last ? LOGITS_NONE : mode;
-        CALLA_TRY(
-            cuda_prefill_chunk(b, s, tokens + done, (int32_t)n, chunk_mode, logits, control, err));
-        done += n;
-        if (mode == LOGITS_ALL) logits += n * b->config.n_vocab;
-        if (control && control->progress) control->progress(control->user, done, n_tokens);
-    }
-    return CALLA_OK;
+    return cuda_prefill_chunk(b, s, tokens, n, mode, logits, control, err);
 }
 
 static calla_status step_submit(backend *b, const step_request *requests, int32_t n,

@@ -331,7 +331,7 @@ static inline int32_t chunk_rows(const backend *b)
     return b->options.prefill_chunk + b->grid - 1;
 }
 void cuda_prefill_scratch_take(backend *b);
-/* Appends n <= prefill_chunk tokens; logits as in backend_ops.prefill, for this chunk alone. */
+/* Appends n <= prefill_chunk tokens; logits as in backend_ops.prefill. */
 calla_status cuda_prefill_chunk(backend *b, backend_sequence *s, const int32_t *tokens, int32_t n,
                                 logits_mode mode, float *logits, const calla_control *control,
                                 calla_error *err);

@@ -41,6 +41,7 @@ typedef struct backend_capabilities {
     bool samples_on_device;
     bool steps_ahead; /* a step may be submitted while another is under way */
     int32_t max_step_sequences;
+    int32_t prefill_chunk; /* prefill's calls end at multiples of so many tokens, if not before */
     int32_t snapshot_grid; /* snapshots may stand at multiples of this many tokens (1 = anywhere) */
     int64_t state_bytes;   /* of recurrent state, read and written by a step for one sequence */
     int64_t kv_token_bytes; /* of one token's K and V in all layers */
@@ -119,15 +120,13 @@ typedef struct backend_ops {
     /* Tokens in it. */
     int64_t (*sequence_length)(const backend *b, const backend_sequence *s);
 
-    /* Appends tokens[n_tokens]. LOGITS_LAST: logits [n_vocab] of the last; LOGITS_ALL:
-     * [n][n_vocab]; logits may be NULL with LOGITS_NONE. Rows of more than prefill_chunk tokens are
-     * cut on the grid of multiples of prefill_chunk from position 0. The caller has checked ids and
-     * length. When cancelled or failed, the sequence stands at the end of the last whole chunk:
-     * sequence_length tells. control->progress gets the tokens of this call done so far, and
-     * n_tokens. */
-    calla_status (*prefill)(backend *b, backend_sequence *s, const int32_t *tokens,
-                            int64_t n_tokens, logits_mode mode, float *logits,
-                            const calla_control *control, calla_error *err);
+    /* Appends tokens[n], which do not go beyond the next multiple of capabilities.prefill_chunk
+     * (prefill_tokens below cuts longer ones). LOGITS_LAST: logits [n_vocab] of the last;
+     * LOGITS_ALL: [n][n_vocab]; logits may be NULL with LOGITS_NONE. The caller has checked ids and
+     * length. When it fails, or control->cancel was set in time, the sequence is as it was. */
+    calla_status (*prefill)(backend *b, backend_sequence *s, const int32_t *tokens, int32_t n,
+                            logits_mode mode, float *logits, const calla_control *control,
+                            calla_error *err);
 
     /* Runs one token in each of n <= max_step_sequences different sequences. submit may return
      * before the work is done; wait delivers the results[n] of the step submitted first. One step
@@ -183,6 +182,14 @@ typedef struct backend_ops {
      * the router's logits [E]. NULL turns it off. */
     void (*set_route)(backend *b, backend_route_fn *route, void *user);
 } backend_ops;
+
+/* backend_ops.prefill for any number of tokens, chunk by chunk; n_vocab: of the model. When it is
+ * cancelled or fails, the sequence stands at the end of the last whole chunk: sequence_length
+ * tells. control->progress gets the tokens of this call done so far, and n_tokens. */
+calla_status prefill_tokens(const backend_ops *ops, backend *b, backend_sequence *s,
+                            const int32_t *tokens, int64_t n_tokens, logits_mode mode,
+                            float *logits, int32_t n_vocab, const calla_control *control,
+                            calla_error *err);
 
 /* The backends of this build, best first, NULL-terminated (src/engine/backends.c). */
 extern const backend_ops *const backends[];

@@ -85,7 +85,7 @@ static void report_part(void *user, int64_t done, int64_t total)
     p->control->progress(p->control->user, p->base + done, p->total);
 }
 
-/* Prefills from where the sequence stands to s->tokens[to); logits as in backend_ops.prefill.
+/* Prefills from where the sequence stands to s->tokens[to); logits as in prefill_tokens.
  * Snapshots make way when KV blocks run out. */
 static calla_status prefill(calla_session *s, int64_t to, logits_mode mode, float *logits,
                             const progress_part *progress, calla_error *err)
@@ -100,8 +100,8 @@ static calla_status prefill(calla_session *s, int64_t to, logits_mode mode, floa
                                  .progress = outer && outer->progress ? report_part : NULL,
                                  .user = &part};
         float *rows = mode == LOGITS_ALL ? logits + (from - first) * e->info.n_vocab : logits;
-        calla_status status = e->ops->prefill(e->backend, s->sequence, s->tokens + from, to - from,
-                                              mode, rows, &control, err);
+        calla_status status = prefill_tokens(e->ops, e->backend, s->sequence, s->tokens + from,
+                                             to - from, mode, rows, e->info.n_vocab, &control, err);
         s->n_tokens = session_n_run(s);
         s->has_logits = false;
         if (status != CALLA_ERR_MEMORY) return status;

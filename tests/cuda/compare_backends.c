@@ -9,12 +9,11 @@
  * In prefill what is tested is given the reference's experts (--free: it is not). Where two experts
  * are as good as equal, rounding decides, and what comes after is computed by other weights: a
  * random model of full size then answers with something else altogether, whatever its arithmetic.
- * Decode chooses by itself, in one token at a time, which is why only its share within the bound
- * counts: at least half.
+ * Decode chooses for itself, so its figures only show what that does to one token.
  *
  * Exit code 1 if in prefill a log-probability differs by more than the bound, or the best token
  * does where the reference prefers its own by more. The reference's kernels should not round to
- * bf16 (isa amx), whose error is as large as the bound. */
+ * bf16 (isa amx), whose error is larger than the bound. */
 #include "base/clock.h"
 #include "engine/engine.h"
 
@@ -182,7 +181,8 @@ static void prefill(run_state *r, backend_sequence *s, int32_t first, int32_t n,
     calla_error err;
     calla_control control = {0};
     const calla_engine *e = r->engine;
-    check(e->ops->prefill(e->backend, s, r->t->tokens + first, n, mode, r->logits, &control, &err),
+    check(prefill_tokens(e->ops, e->backend, s, r->t->tokens + first, n, mode, r->logits,
+                         e->info.n_vocab, &control, &err),
           &err);
 }
 
@@ -302,12 +302,11 @@ static bool judge(const run_state *r, double reference_seconds)
     print_difference("decode", t, d);
     printf("%16s %.1f s and %.1f s", "", reference_seconds, r->seconds);
     if (!r->c->free)
-        printf("; other experts, or another order of them, in %d of %d choices",
-               atomic_load(&t->routing.n_other),
-               (t->n_prompt + r->c->n_steps) * t->routing.n_layers);
+        printf("; other experts, or another order of them, %d times",
+               atomic_load(&t->routing.n_other));
     printf("\n");
     fflush(stdout);
-    return p->n_beyond == 0 && p->n_clear_same == p->n_clear && 2 * d->n_beyond <= d->n;
+    return p->n_beyond == 0 && p->n_clear_same == p->n_clear;
 }
 
 static bool compare(const comparison *c)

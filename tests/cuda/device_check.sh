@@ -90,10 +90,12 @@ else
     say "skipped the sanitizer's steps: no compute-sanitizer"
 fi
 
-# Against the reference, and at full size against the CPU's kernels that multiply exactly.
-step compare-tiny 8 "$programs/compare_backends" --model "$tiny" --against-isa f32 \
+# Against the reference, and at full size against the CPU's kernels that do not round to bf16. Halves
+# keep log-probabilities within 0.02 on a trained model; on random weights, which exaggerate, within
+# 0.2, though 0.05 is what one would like (docs/performance).
+step compare-tiny 14 "$programs/compare_backends" --model "$tiny" --against-isa f32 \
     --lengths 1,63,512,1500
-step compare-full 11 "$programs/compare_backends"
+step compare-full 16 "$programs/compare_backends" --bound 0.25
 
 step bench 16 "$calla" bench --synth 35b --backend cuda --prefill 512,4096 --decode 512,4096 --repeat 3
 step bench-profile 70 "$calla" bench --synth 35b --backend cuda --prefill 512,4096 \

@@ -253,7 +253,7 @@ static void test_exhaustion(void **state)
     assert_int_equal(test_ops()->sequence_length(b, s), 0);
     assert_int_equal(test_ops()->sequence_length(b, other), 0);
     oracle_step(b, s, 1);
-    assert_error(test_ops()->prefill(b, other, oracle_ids, TOKENS, LOGITS_LAST, logits, NULL, &err),
+    assert_error(oracle_try_prefill(b, other, oracle_ids, TOKENS, LOGITS_LAST, logits, NULL, &err),
                  CALLA_ERR_MEMORY, &err, "0 of 7 blocks");
     assert_int_equal(test_ops()->sequence_length(b, other), 0);
     test_ops()->snapshot_free(b, snapshots[0]);
@@ -306,7 +306,7 @@ static void test_cancel(void **state)
             test_ops()->sequence_reset(b, s);
             test_ops()->set_tap(b, cancel_tap, &c);
             calla_status status =
-                test_ops()->prefill(b, s, oracle_ids, TOKENS, LOGITS_LAST, logits, &control, &err);
+                oracle_try_prefill(b, s, oracle_ids, TOKENS, LOGITS_LAST, logits, &control, &err);
             test_ops()->set_tap(b, NULL, NULL);
             int64_t length = test_ops()->sequence_length(b, s);
             if (chunk == 2 && layer == ORACLE_L - 1) { /* after the last poll: done */

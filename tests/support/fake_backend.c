@@ -90,6 +90,7 @@ static void fake_capabilities(const backend *b, backend_capabilities *out)
     int32_t n = b->options.n_sequences;
     *out = (backend_capabilities){
         .max_step_sequences = n < BACKEND_MAX_SEQUENCES ? n : BACKEND_MAX_SEQUENCES,
+        .prefill_chunk = FAKE_CHUNK,
         .snapshot_grid = fake.grid,
         .samples_on_device = fake.device,
         .steps_ahead = fake.device,
@@ -145,34 +146,30 @@ static calla_status grow(backend *b, backend_sequence *s, calla_error *err)
     return CALLA_OK;
 }
 
-static calla_status fake_prefill(backend *b, backend_sequence *s, const int32_t *tokens,
-                                 int64_t n_tokens, logits_mode mode, float *logits,
-                                 const calla_control *control, calla_error *err)
+static calla_status fake_prefill(backend *b, backend_sequence *s, const int32_t *tokens, int32_t n,
+                                 logits_mode mode, float *logits, const calla_control *control,
+                                 calla_error *err)
 {
-    assert_true(n_tokens > 0 && s->n_tokens + n_tokens <= b->options.n_ctx);
-    for (int64_t done = 0; done < n_tokens;) {
-        backend_sequence next = *s;
-        int64_t n = FAKE_CHUNK - s->n_tokens % FAKE_CHUNK, first = done;
-        if (n > n_tokens - done) n = n_tokens - done;
-        if (control->cancel && atomic_load(control->cancel))
-            return error_set(err, CALLA_ERR_CANCELLED, "cancelled");
-        if (fake.fail_after >= 0 && s->n_tokens + n > fake.fail_after)
-            return error_set(err, fake.fail_with, "made to fail");
-        for (; done < first + n; done++) {
-            calla_status status = grow(b, s, err);
-            if (status != CALLA_OK) {
-                /* back to the chunk's start; the blocks stay for the next try */
-                s->n_tokens = next.n_tokens, s->hash = next.hash;
-                return status;
-            }
-            s->hash = fake_mix(s->hash, (uint64_t)tokens[done]);
-            s->n_tokens++;
-            fake.n_prefilled++;
-            if (mode == LOGITS_ALL) fake_logits(s->hash, logits + done * FAKE_VOCAB);
-            if (fake.set_cancel && s->n_tokens == fake.set_cancel_at)
-                atomic_store(fake.set_cancel, true);
+    backend_sequence before = *s;
+    assert_true(n > 0 && s->n_tokens + n <= b->options.n_ctx);
+    assert_true(s->n_tokens % FAKE_CHUNK + n <= FAKE_CHUNK);
+    if (control->cancel && atomic_load(control->cancel))
+        return error_set(err, CALLA_ERR_CANCELLED, "cancelled");
+    if (fake.fail_after >= 0 && s->n_tokens + n > fake.fail_after)
+        return error_set(err, fake.fail_with, "made to fail");
+    for (int32_t i = 0; i < n; i++) {
+        calla_status status = grow(b, s, err);
+        if (status != CALLA_OK) {
+            /* back to the chunk's start; the blocks stay for the next try */
+            s->n_tokens = before.n_tokens, s->hash = before.hash;
+            return status;
         }
-        if (control->progress) control->progress(control->user, done, n_tokens);
+        s->hash = fake_mix(s->hash, (uint64_t)tokens[i]);
+        s->n_tokens++;
+        fake.n_prefilled++;
+        if (mode == LOGITS_ALL) fake_logits(s->hash, logits + (int64_t)i * FAKE_VOCAB);
+        if (fake.set_cancel && s->n_tokens == fake.set_cancel_at)
+            atomic_store(fake.set_cancel, true);
     }
     if (mode == LOGITS_LAST) fake_logits(s->hash, logits);
     return CALLA_OK;

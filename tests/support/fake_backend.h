@@ -32,7 +32,7 @@ typedef struct fake_control {
     /* What was done. */
     int64_t n_prefilled, n_steps;
     int64_t n_behind, n_in_flight; /* steps submitted behind another; under way now */
-    int64_t ends[256]; /* [n_ends] positions at which snapshots were taken */
+    int64_t ends[256];             /* [n_ends] positions at which snapshots were taken */
     int32_t n_ends, n_restored;
     /* What is to happen. */
     int64_t fail_after; /* fail the prefill that goes beyond, < 0: never */
@@ -41,7 +41,7 @@ typedef struct fake_control {
     int64_t set_cancel_at;
     bool nan_logits, fail_step, dirty_step;
     bool fail_submit; /* of a device */
-    int32_t nan_row; /* 1 + the request of a step whose logits are broken; 0: none */
+    int32_t nan_row;  /* 1 + the request of a step whose logits are broken; 0: none */
 } fake_control;
 
 extern fake_control fake;

@@ -89,11 +89,18 @@ backend_sequence *oracle_create(backend *b)
     return s;
 }
 
+calla_status oracle_try_prefill(backend *b, backend_sequence *s, const int32_t *tokens, int32_t n,
+                                logits_mode mode, float *logits, const calla_control *control,
+                                calla_error *err)
+{
+    return prefill_tokens(test_ops(), b, s, tokens, n, mode, logits, ORACLE_V, control, err);
+}
+
 void oracle_prefill(backend *b, backend_sequence *s, const int32_t *tokens, int32_t n,
                     logits_mode mode, float *logits)
 {
     calla_error err;
-    assert_ok(test_ops()->prefill(b, s, tokens, n, mode, logits, NULL, &err), &err);
+    assert_ok(oracle_try_prefill(b, s, tokens, n, mode, logits, NULL, &err), &err);
 }
 
 calla_status oracle_try_step(backend *b, const step_request *requests, int32_t n,

@@ -23,6 +23,10 @@ backend *oracle_open(const char *isa); /* mlx4, oracle_options */
 backend_sequence *oracle_create(backend *b);
 void oracle_prefill(backend *b, backend_sequence *s, const int32_t *tokens, int32_t n,
                     logits_mode mode, float *logits);
+/* The tokens in chunks. */
+calla_status oracle_try_prefill(backend *b, backend_sequence *s, const int32_t *tokens, int32_t n,
+                                logits_mode mode, float *logits, const calla_control *control,
+                                calla_error *err);
 /* Submits a step and waits for it. */
 calla_status oracle_try_step(backend *b, const step_request *requests, int32_t n,
                              step_result *results, const calla_control *control, calla_error *err);

@@ -13,7 +13,7 @@
 enum { MAX_KINDS = 40 };
 static const char *kinds[MAX_KINDS]; // [n_kinds] names, in the order of their first calls
 static int n_calls[MAX_KINDS], n_kinds;
-static int n_calls_open[MAX_KINDS]; /* before the backend is closed, which has nobody to tell */
+static int n_calls_open[MAX_KINDS];   /* before the backend is closed, which has nobody to tell */
 static int fail_kind = -1, fail_call; /* which call of which kind is to fail */
 static bool fired;
 static cudaError_t pending; /* of a launch, for cudaGetLastError */
@@ -136,20 +136,20 @@ static calla_status run_all(void)
     calla_machine_rates rates;
     CALLA_TRY(ops->sequence_create(b, &s, &err));
     CALLA_TRY(ops->sequence_create(b, &other, &err));
-    CALLA_TRY(ops->prefill(b, s, oracle_ids, 100, LOGITS_LAST, logits, &control, &err));
+    CALLA_TRY(oracle_try_prefill(b, s, oracle_ids, 100, LOGITS_LAST, logits, &control, &err));
     CALLA_TRY(ops->snapshot_create(b, s, &snapshot, &err));
-    CALLA_TRY(ops->prefill(b, s, oracle_ids, 20, LOGITS_ALL, logits, &control, &err));
+    CALLA_TRY(oracle_try_prefill(b, s, oracle_ids, 20, LOGITS_ALL, logits, &control, &err));
     CALLA_TRY(run_steps(s));
     CALLA_TRY(ops->step_logits(b, 0, logits, &err));
     ops->snapshot_restore(b, snapshot, other); /* reports with what comes next */
     ops->set_profile(b, true);
-    CALLA_TRY(ops->prefill(b, other, oracle_ids, 10, LOGITS_NONE, NULL, &control, &err));
+    CALLA_TRY(oracle_try_prefill(b, other, oracle_ids, 10, LOGITS_NONE, NULL, &control, &err));
     step_request request = {.sequence = other, .token = 1};
     step_result result;
     CALLA_TRY(oracle_try_step(b, &request, 1, &result, NULL, &err));
     ops->set_profile(b, false);
     CALLA_TRY(ops->measure(b, &rates, &err));
-    CALLA_TRY(ops->prefill(b, s, oracle_ids, 1, LOGITS_NONE, NULL, &control, &err));
+    CALLA_TRY(oracle_try_prefill(b, s, oracle_ids, 1, LOGITS_NONE, NULL, &control, &err));
     return CALLA_OK;
 }
 
@@ -190,7 +190,7 @@ static bool run_with_failure(int kind, int call)
         assert_ok(test_ops()->sequence_create(b, &s, &again), &again);
         calla_control control = {0};
         calla_status after =
-            test_ops()->prefill(b, s, oracle_ids, 2, LOGITS_NONE, NULL, &control, &again);
+            oracle_try_prefill(b, s, oracle_ids, 2, LOGITS_NONE, NULL, &control, &again);
         assert_int_equal(after, CALLA_ERR_DEVICE);
         assert_string_equal(again.message, err.message);
         step_request request = {.sequence = s, .token = 1};
