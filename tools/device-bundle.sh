@@ -12,7 +12,7 @@ trap 'rm -rf "$work"' EXIT
 bundle=$work/calla-device-check programs=$work/calla-device-check/programs
 mkdir -p "$programs" "$bundle/source/models" "$bundle/source/tests"
 
-for name in calla tests/compare_backends tests/test_prefill tests/test_decode \
+for name in calla tests/compare_backends tests/test_prefill tests/test_decode tests/test_token \
     tests/test_device_errors tests/test_device_memory tests/test_oracle tests/test_tiny \
     tests/test_session tests/test_sequences tests/test_not_finite; do
     strip -o "$programs/$(basename "$name")" "$build/$name"
