@@ -4,10 +4,10 @@
 
 PACKAGES = build-essential cmake ninja-build pkg-config \
            libjansson-dev libpcre2-dev libutf8proc-dev libmicrohttpd-dev libvectorscan-dev \
-           libcmocka-dev libcurl4-openssl-dev libsqlite3-dev
+           libcmocka-dev libcurl4-openssl-dev libsqlite3-dev nettle-dev
 # What a shell can see of each: programs, then pkg-config modules.
 PROGRAMS = cc cmake ninja pkg-config
-MODULES  = jansson libpcre2-8 libutf8proc libmicrohttpd libhs cmocka libcurl sqlite3
+MODULES  = jansson libpcre2-8 libutf8proc libmicrohttpd libhs cmocka libcurl sqlite3 nettle
 
 BUILD   ?= build
 MODEL   ?= models/tiny
@@ -55,7 +55,7 @@ device-bundle: build
 
 # What cross-compiling for 64-bit Arm links with (preset aarch64): the same libraries, unpacked.
 sysroot-aarch64:
-	@tools/make-sysroot.sh arm64 build-sysroot-aarch64 $(filter lib%,$(PACKAGES))
+	@tools/make-sysroot.sh arm64 build-sysroot-aarch64 $(filter %-dev,$(PACKAGES))
 
 # What the check for sensitive content finds on the labelled corpus, and how fast it is.
 detect: build

@@ -148,7 +148,7 @@ static void hash_row(const char *before, int64_t number, int64_t time_ms, const 
     sha256_add_text(&s, kind, strlen(kind));
     add_number(&s, reference);
     sha256_add_text(&s, body, strlen(body));
-    sha256_finish(&s, digest);
+    sha256_digest(&s, SHA256_BYTES, digest);
     hex_write(digest, sizeof digest, hash);
 }
 

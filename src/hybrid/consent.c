@@ -53,7 +53,7 @@ consent_subject consent_subject_of(const char *client, const char *destination, 
     sha256_add_text(&s, client, strlen(client));
     sha256_add_text(&s, destination, strlen(destination));
     sha256_add_text(&s, request, n_request);
-    sha256_finish(&s, subject.digest);
+    sha256_digest(&s, SHA256_BYTES, subject.digest);
     return subject;
 }
 

@@ -3,25 +3,17 @@
 #ifndef CALLA_HYBRID_SHA256_H
 #define CALLA_HYBRID_SHA256_H
 
+#include <nettle/sha2.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
-enum { SHA256_BYTES = 32, SHA256_HEX = 65 /* with its NUL */ };
+enum { SHA256_BYTES = SHA256_DIGEST_SIZE, SHA256_HEX = 65 /* with its NUL */ };
 
-typedef struct sha256 {
-    uint32_t h[8];
-    uint64_t n_bytes;
-    unsigned char block[64];
-} sha256;
+typedef struct sha256_ctx sha256; // nettle's sha256_init, sha256_update and sha256_digest
 
-void sha256_init(sha256 *s);
-void sha256_add(sha256 *s, const void *data, size_t n_bytes);
 /* The number's eight bytes and the text, so that texts that follow each other cannot be divided
  * otherwise and give the same value. */
 void sha256_add_text(sha256 *s, const char *text, size_t n_bytes);
-void sha256_finish(sha256 *s, unsigned char digest[SHA256_BYTES]);
-
 void sha256_of(const void *data, size_t n_bytes, unsigned char digest[SHA256_BYTES]);
 /* Lower-case hexadecimal; n_bytes of data give 2 * n_bytes + 1. */
 void hex_write(const unsigned char *data, size_t n_bytes, char *text);
