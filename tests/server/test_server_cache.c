@@ -192,7 +192,7 @@ static void work_outlives_its_client(void **state)
     body = chat_of("user", text, NULL);
     json_object_set_new(body, "max_tokens", json_integer(1));
     a = client_post_json(s, 200, path, body);
-    assert_true(cached(&a) >= 64);
+    assert_true(cached(&a) >= 32); /* the shortest piece */
     answer_clear(&a);
 }
 
