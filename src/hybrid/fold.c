@@ -136,16 +136,41 @@ static int32_t hex_number(const char *s, size_t n)
     return value;
 }
 
-/* An escape at s [n], which starts with '\' or '%': what it stands for in out [2], 0 to 2 bytes,
- * and its *length; -1 if it is none, or stands for what stays. */
+/* A character of HTML's by its number, at s [n] which starts with '&'. */
+static int fold_reference(const char *s, size_t n, size_t *length, char *out)
+{
+    uint32_t value = 0;
+    size_t i = 2;
+    if (n < 4 || s[1] != '#') return -1;
+    bool hex = (s[2] | 0x20) == 'x';
+    for (i += hex; i < n && i < 12 && s[i] != ';'; i++) {
+        int digit = hex_digit(s[i]);
+        if (digit < 0 || (!hex && digit > 9)) return -1;
+        value = (hex ? 16 : 10) * value + (uint32_t)digit;
+        if (value > 0x10FFFF) return -1;
+    }
+    if (i == n || s[i] != ';' || value < 0x20) return -1;
+    *length = i + 1;
+    if (value < 0x7F) return out[0] = (char)value, 1;
+    return fold_code_point(value, out);
+}
+
+static bool may_escape(char c)
+{
+    return c == '\\' || c == '%' || c == '&';
+}
+
+/* An escape at s [n], which starts with '\', '%' or '&': what it stands for in out [2], 0 to 2
+ * bytes, and its *length; -1 if it is none, or stands for what stays. */
 static int fold_escape(const char *s, size_t n, size_t *length, char *out)
 {
     if (s[0] == '%') {
         int32_t value = n >= 3 ? hex_number(s + 1, 2) : -1;
-        if (value <= 0x20 || value > 0x7E) return -1;
+        if (value < 0x20 || value > 0x7E) return -1;
         *length = 3;
         return out[0] = (char)value, 1;
     }
+    if (s[0] == '&') return fold_reference(s, n, length, out);
     if (n < 2) return -1;
     *length = 2;
     switch (s[1]) {
@@ -174,7 +199,8 @@ static bool is_plain(const char *source, size_t n)
 {
     unsigned char high = 0;
     for (size_t i = 0; i < n; i++) high |= (unsigned char)source[i];
-    return high < 0x80 && !memchr(source, '\\', n) && !memchr(source, '%', n);
+    return high < 0x80 && !memchr(source, '\\', n) && !memchr(source, '%', n) &&
+           !memmem(source, n, "&#", 2);
 }
 
 static void fold_all(fold *f, char *out)
@@ -190,7 +216,7 @@ static void fold_all(fold *f, char *out)
             uint32_t c;
             if (decode((const unsigned char *)s, left, &c, &length))
                 count = fold_code_point(c, folded);
-        } else if (*s == '\\' || *s == '%') {
+        } else if (may_escape(*s)) {
             count = fold_escape(s, left, &length, folded);
             if (count < 0) length = 1;
         }
@@ -246,7 +272,7 @@ void fold_range(const fold *f, size_t start, size_t end, size_t *source_start, s
     char folded[2];
     if ((unsigned char)*s >= 0x80)
         decode((const unsigned char *)s, f->n_source - i, &c, &length);
-    else if ((*s == '\\' || *s == '%') && fold_escape(s, f->n_source - i, &length, folded) < 0)
+    else if (may_escape(*s) && fold_escape(s, f->n_source - i, &length, folded) < 0)
         length = 1;
     *source_end = i + length;
 }

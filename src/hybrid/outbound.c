@@ -7,7 +7,11 @@
 
 enum {
     SHORTEST_JUDGED = 4, /* bytes of a text that is worth a model's time */
-    LONG_NUMBER = 7,     /* characters of a number from which it is looked at */
+    LONG_NUMBER = 7,     /* characters of a number without a name from which it is looked at */
+    SHORT_NUMBER = 3,    /* of one with a name, such as "cvv" or "pin" */
+    KEY_BYTES = 64,      /* of a key in a path */
+    WHERE_BYTES = 240,   /* of a finding's place: many may be as deep as JSON can be */
+    EDGE_BYTES = 256,    /* of a text's ends that are looked at with its neighbours' */
 };
 
 /* One walk over the request: it visits every text in the same order each time. */
@@ -53,11 +57,20 @@ static char *mask(detect_category category, const char *text, size_t n_bytes)
     return NULL;
 }
 
+/* How many bytes of a text are whole characters, n_most at most. */
+static size_t whole_bytes(const char *text, size_t n_most)
+{
+    size_t n = strnlen(text, n_most);
+    while (n > 0 && ((unsigned char)text[n] & 0xC0) == 0x80) n--;
+    return n;
+}
+
 static calla_status add_finding(walk *w, const finding *f, policy_action action, const char *text,
                                 bool fixed)
 {
     outbound *o = w->o;
     void *findings = o->findings;
+    const char *where = w->path.data ? w->path.data : "";
     if (action == POLICY_REDACT && fixed) action = POLICY_KEEP_LOCAL;
     CALLA_TRY(mem_grow(&findings, &o->findings_capacity, o->n_findings + 1, sizeof *o->findings,
                        "findings", w->err));
@@ -67,7 +80,7 @@ static calla_status add_finding(walk *w, const finding *f, policy_action action,
                            .kind = f->kind,
                            .action = action,
                            .fixed = fixed,
-                           .where = strdup(w->path.data ? w->path.data : ""),
+                           .where = strndup(where, whole_bytes(where, WHERE_BYTES)),
                            .excerpt = mask(f->category, text + f->start, f->end - f->start)};
     const outbound_finding *last = &o->findings[o->n_findings - 1];
     if (!last->where || !last->excerpt)
@@ -146,11 +159,29 @@ static calla_status redact(walk *w, const char *text, size_t n_bytes, json_t **r
     return status;
 }
 
-static bool overlaps(const finding_list *list, const finding *f)
+/* Whether all of f is replaced already. */
+static bool is_covered(const finding_list *list, const finding *f)
 {
     for (size_t i = 0; i < list->n; i++)
-        if (list->items[i].start < f->end && f->start < list->items[i].end) return true;
+        if (list->items[i].start <= f->start && f->end <= list->items[i].end) return true;
     return false;
+}
+
+/* Takes out what overlaps f, which grows to cover it. */
+static void swallow(finding_list *list, finding *f)
+{
+    const finding alone = *f;
+    size_t n = 0;
+    for (size_t i = 0; i < list->n; i++) {
+        const finding *own = &list->items[i];
+        if (own->start >= alone.end || own->end <= alone.start) {
+            list->items[n++] = *own;
+            continue;
+        }
+        if (own->start < f->start) f->start = own->start;
+        if (own->end > f->end) f->end = own->end;
+    }
+    list->n = n;
 }
 
 /* Puts a finding in its place by its start. */
@@ -173,9 +204,12 @@ static calla_status take_judged(walk *w, const finding_list *found, const char *
             policy_decide(w->policy, w->client, f->category, text + f->start, f->end - f->start);
         if ((int)action > w->policy->model_check_at_most)
             action = (policy_action)w->policy->model_check_at_most;
-        if (action == POLICY_ALLOW || overlaps(own, f)) continue;
+        if (action == POLICY_ALLOW || (action == POLICY_REDACT && is_covered(own, f))) continue;
         CALLA_TRY(add_finding(w, f, action, text, false));
-        if (action == POLICY_REDACT) CALLA_TRY(insert_finding(w, own, f));
+        if (action != POLICY_REDACT) continue;
+        finding whole = *f;
+        swallow(own, &whole);
+        CALLA_TRY(insert_finding(w, own, &whole));
     }
     return CALLA_OK;
 }
@@ -255,7 +289,9 @@ static calla_status walk_number(walk *w, const char *key, const json_t *value, k
     json_write_value(&text, value);
     if (text.failed)
         status = error_set(w->err, CALLA_ERR_MEMORY, "no memory for the check");
-    else if (text.n >= LONG_NUMBER && kind == FREE)
+    else if (kind == FREE && text.n >= SHORT_NUMBER && w->with && text.n < LONG_NUMBER)
+        w->at++; /* nothing that a model could judge */
+    else if (kind == FREE && text.n >= SHORT_NUMBER)
         status = visit(w, key, text.data, text.n, replacement);
     else if (text.n >= LONG_NUMBER)
         status = visit_fixed(w, key, text.data, text.n);
@@ -269,7 +305,8 @@ static calla_status walk_object(walk *w, json_t *object, kind_of_text above)
         const char *key = json_object_iter_key(i);
         size_t n_path = w->path.n;
         json_t *replacement = NULL;
-        strbuf_printf(&w->path, "%s%.64s", n_path ? "." : "", key);
+        strbuf_puts(&w->path, n_path ? "." : "");
+        strbuf_append(&w->path, key, whole_bytes(key, KEY_BYTES));
         if (above == FREE) CALLA_TRY(visit_fixed(w, NULL, key, strlen(key)));
         CALLA_TRY(
             walk_value(w, key, json_object_iter_value(i), kind_below(key, above), &replacement));
@@ -280,36 +317,134 @@ static calla_status walk_object(walk *w, json_t *object, kind_of_text above)
     return CALLA_OK;
 }
 
-/* A value may be spread over the parts of a content. */
-static calla_status check_parts(walk *w, const json_t *parts)
+/* ---- values cut in two ---- */
+
+/* Texts one behind the other. */
+typedef struct joined {
+    strbuf text;
+    size_t *ends; /* [n] of each, in text */
+    size_t n, capacity;
+    const char *between;
+} joined;
+
+static calla_status join(walk *w, joined *j, const char *text, size_t n_bytes, size_t n_edge)
 {
-    strbuf all = {0};
-    size_t ends[64], n_parts = json_array_size(parts);
+    void *ends = j->ends;
+    CALLA_TRY(mem_grow(&ends, &j->capacity, j->n + 1, sizeof *j->ends, "texts", w->err));
+    j->ends = ends;
+    if (j->n > 0) strbuf_puts(&j->text, j->between);
+    if (n_bytes > 2 * n_edge) {
+        strbuf_append(&j->text, text, n_edge);
+        strbuf_putc(&j->text, '\n');
+        strbuf_append(&j->text, text + n_bytes - n_edge, n_edge);
+    } else {
+        strbuf_append(&j->text, text, n_bytes);
+    }
+    j->ends[j->n++] = j->text.n;
+    return CALLA_OK;
+}
+
+/* Whether a part of a finding is one of its kind by itself: then its neighbour only stuck to it. */
+static calla_status is_one_alone(walk *w, const joined *j, const finding *f, size_t start,
+                                 size_t end, bool *alone)
+{
     finding_list found = {0};
-    calla_status status = CALLA_OK;
-    if (w->map || w->with || n_parts < 2 || !json_is_mapping(json_array_get(parts, 0)))
-        return CALLA_OK;
-    for (size_t i = 0; i < n_parts; i++) {
-        const json_t *text = json_object_get(json_array_get(parts, i), "text");
-        strbuf_append(&all, json_string_value(text), json_string_length(text));
-        if (i < 64) ends[i] = all.n;
-    }
-    if (all.failed)
-        status = error_set(w->err, CALLA_ERR_MEMORY, "no memory for the check");
-    else
-        status = detect_scan(w->detector, all.data ? all.data : "", all.n, &found, w->err);
-    for (size_t i = 0; status == CALLA_OK && i < found.n; i++) {
-        const finding *f = &found.items[i];
-        bool crosses = f->end > ends[n_parts < 64 ? n_parts - 1 : 63];
-        for (size_t k = 0; k < n_parts && k < 64; k++)
-            crosses = crosses || (f->start < ends[k] && f->end > ends[k]);
-        const finding_list one = {(finding *)f, 1, 1};
-        if (crosses) status = take_findings(w, &one, all.data, 0, true, NULL);
-    }
+    calla_status status =
+        detect_scan(w->detector, j->text.data + start, end - start, &found, w->err);
+    for (size_t i = 0; i < found.n; i++) *alone = *alone || found.items[i].category == f->category;
     finding_list_deinit(&found);
-    strbuf_free(&all);
     return status;
 }
+
+/* Whether any of its parts is. `k`: the text in which it begins. */
+static calla_status is_any_alone(walk *w, const joined *j, const finding *f, size_t k, bool *alone)
+{
+    size_t start = f->start, n_between = strlen(j->between);
+    for (; !*alone && k < j->n && start < f->end; k++) {
+        size_t end = f->end < j->ends[k] ? f->end : j->ends[k];
+        if (end > start) CALLA_TRY(is_one_alone(w, j, f, start, end, alone));
+        start = j->ends[k] + n_between;
+    }
+    return CALLA_OK;
+}
+
+/* A finding of the joined text, if it is over the border behind text k, the first that ends after
+ * its start. */
+static calla_status take_crossing(walk *w, const joined *j, const finding *f, size_t k)
+{
+    bool alone = false;
+    if (k + 1 >= j->n || f->end <= j->ends[k] + strlen(j->between)) return CALLA_OK;
+    CALLA_TRY(is_any_alone(w, j, f, k, &alone));
+    const finding_list one = {(finding *)f, 1, 1};
+    return alone ? CALLA_OK : take_findings(w, &one, j->text.data, 0, true, NULL);
+}
+
+/* Looks at what is joined, and frees it. */
+static calla_status check_joined(walk *w, joined *j, calla_status status)
+{
+    finding_list found = {0};
+    if (status == CALLA_OK && j->text.failed)
+        status = error_set(w->err, CALLA_ERR_MEMORY, "no memory for the check");
+    if (status == CALLA_OK && j->n > 1 && j->text.n > 0)
+        status = detect_scan(w->detector, j->text.data, j->text.n, &found, w->err);
+    for (size_t i = 0, k = 0; status == CALLA_OK && i < found.n; i++) {
+        while (k < j->n && j->ends[k] <= found.items[i].start) k++;
+        status = take_crossing(w, j, &found.items[i], k);
+    }
+    finding_list_deinit(&found);
+    strbuf_free(&j->text);
+    free(j->ends);
+    return status;
+}
+
+/* A value may be spread over the parts of a content, or over a list's texts. */
+static calla_status check_parts(walk *w, const json_t *parts)
+{
+    joined j = {.between = ""};
+    calla_status status = CALLA_OK;
+    if (w->map || w->with) return CALLA_OK;
+    for (size_t i = 0; status == CALLA_OK && i < json_array_size(parts); i++) {
+        const json_t *part = json_array_get(parts, i);
+        const json_t *text = json_is_string(part) ? part : json_object_get(part, "text");
+        if (json_is_string(text))
+            status = join(w, &j, json_string_value(text), json_string_length(text), SIZE_MAX / 2);
+    }
+    return check_joined(w, &j, status);
+}
+
+static calla_status join_content(walk *w, joined *j, const json_t *content)
+{
+    if (json_is_string(content))
+        return join(w, j, json_string_value(content), json_string_length(content), EDGE_BYTES);
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        const json_t *text = json_object_get(json_array_get(content, i), "text");
+        CALLA_TRY(join(w, j, json_string_value(text), json_string_length(text), EDGE_BYTES));
+    }
+    return CALLA_OK;
+}
+
+/* Or over the messages of one side. */
+static calla_status check_messages(walk *w)
+{
+    static const char *const roles[] = {"user", "assistant", "system", "developer", "tool"};
+    static const char *const betweens[] = {"", " "};
+    const json_t *messages = json_object_get(w->o->request, "messages");
+    calla_status status = CALLA_OK;
+    if (w->map || w->with) return CALLA_OK;
+    strbuf_puts(&w->path, "messages");
+    for (size_t r = 0; r < 2 * sizeof roles / sizeof *roles && status == CALLA_OK; r++) {
+        joined j = {.between = betweens[r % 2]};
+        for (size_t i = 0; i < json_array_size(messages) && status == CALLA_OK; i++) {
+            const json_t *message = json_array_get(messages, i);
+            if (json_is_text(json_object_get(message, "role"), roles[r / 2]))
+                status = join_content(w, &j, json_object_get(message, "content"));
+        }
+        status = check_joined(w, &j, status);
+    }
+    return status;
+}
+
+/* ---- the walk's arrays and values ---- */
 
 static calla_status walk_array(walk *w, const char *key, json_t *array, kind_of_text kind)
 {
@@ -323,7 +458,7 @@ static calla_status walk_array(walk *w, const char *key, json_t *array, kind_of_
         w->path.n = n_path;
         w->path.data[n_path] = '\0';
     }
-    return kind == PROSE ? check_parts(w, array) : CALLA_OK;
+    return kind != WORDS ? check_parts(w, array) : CALLA_OK;
 }
 
 static calla_status walk_value(walk *w, const char *key, json_t *value, kind_of_text kind,
@@ -344,6 +479,7 @@ static calla_status walk_all(walk *w)
     json_t *model = json_incref(json_object_get(w->o->request, "model"));
     json_object_del(w->o->request, "model"); /* ours */
     calla_status status = walk_object(w, w->o->request, WORDS);
+    if (status == CALLA_OK) status = check_messages(w);
     json_object_set_new(w->o->request, "model", model);
     if (status == CALLA_OK && w->path.failed)
         status = error_set(w->err, CALLA_ERR_MEMORY, "no memory for the check");

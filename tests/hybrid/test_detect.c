@@ -148,6 +148,10 @@ static void test_seen_through(void **state)
          "1111\xe2\x80\x93"
          "1111"},
         {"\xd0\xb0lice@example.com", "email/email:\xd0\xb0lice@example.com"},
+        {"to bob&#64;corp-mail.com.", "email/email:bob&#64;corp-mail.com"},
+        {"to bob&#x40;corp-mail.c&#x6F;m &#; &#x; &#64", "email/email:bob&#x40;corp-mail.c&#x6F;m"},
+        {"&#52;111111111111111 ok", "payment_card/visa:&#52;111111111111111"},
+        {"?card=4111%201111%201111%201111&x=1", "payment_card/visa:4111%201111%201111%201111"},
     };
     CHECK_EXAMPLES(examples);
 }
