@@ -18,10 +18,15 @@ typedef struct entry {
     uint32_t number;
 } entry;
 
+/* What the values that are put back may take together: an answer that is nothing but placeholders
+ * of a long value must not fill the memory. */
+#define MOST_RESTORED ((size_t)64 << 20)
+
 struct redaction_map {
     pthread_mutex_t lock;
-    uint64_t seed;  /* of the hashes, so that nobody can choose values that collide */
-    entry *entries; /* [n], in the order they came */
+    size_t n_restored; /* bytes of values put back */
+    uint64_t seed;     /* of the hashes, so that nobody can choose values that collide */
+    entry *entries;    /* [n], in the order they came */
     size_t n, capacity;
     size_t *slots; /* [n_slots], a power of two: index of an entry and 1, or 0 */
     size_t n_slots;
@@ -240,16 +245,18 @@ void restorer_free(restorer *r)
 static void put_value(redaction_map *map, restore_form form, const placeholder *p,
                       const char *written, strbuf *out)
 {
+    const entry *e = NULL;
     pthread_mutex_lock(&map->lock);
-    if (p->number > map->by_number[p->type].n) {
+    if (p->number <= map->by_number[p->type].n)
+        e = &map->entries[map->by_number[p->type].entry[p->number - 1]];
+    if (e && map->n_restored + e->n_value > MOST_RESTORED) e = NULL;
+    if (e) map->n_restored += e->n_value;
+    if (!e)
         strbuf_append(out, written, p->n_bytes);
-    } else {
-        const entry *e = &map->entries[map->by_number[p->type].entry[p->number - 1]];
-        if (form == RESTORE_JSON)
-            json_write_escaped(out, e->bytes, e->n_value);
-        else
-            strbuf_append(out, e->bytes, e->n_value);
-    }
+    else if (form == RESTORE_JSON)
+        json_write_escaped(out, e->bytes, e->n_value);
+    else
+        strbuf_append(out, e->bytes, e->n_value);
     pthread_mutex_unlock(&map->lock);
 }
 

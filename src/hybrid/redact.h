@@ -34,7 +34,7 @@ typedef enum restore_form {
 /* Puts values back into a text that comes in pieces. What it appends does not depend on how the
  * text was cut. Only what may be the beginning of a placeholder waits for the next piece. Taken for
  * a placeholder, too: small letters, and Markdown's escapes (\[EMAIL\_1\]); not: one that the map
- * did not give out. The map must outlive it. */
+ * did not give out, or what is beyond 64 MiB of values together. The map must outlive it. */
 typedef struct restorer restorer;
 calla_status restorer_create(redaction_map *map, restore_form form, restorer **r, calla_error *err);
 void restorer_free(restorer *r);

@@ -282,6 +282,27 @@ static void test_any_arguments_any_cuts(void **state)
     }
 }
 
+/* Placeholders of a long value, written again and again, stay as they are in the end. */
+static void test_restores_no_flood(void **state)
+{
+    (void)state;
+    enum { VALUE_BYTES = 1 << 20, N_TIMES = 100 };
+    redaction_map *map = new_map();
+    strbuf text = {0}, sent = {0}, back = {0};
+    calla_error err;
+    for (int i = 0; i < VALUE_BYTES; i++) strbuf_putc(&text, 'k');
+    const finding f = {.category = DETECT_PRIVATE_KEY, .end = text.n};
+    assert_ok(redact_text(map, text.data, text.n, &f, 1, &sent, &err), &err);
+    strbuf_clear(&text);
+    for (int i = 0; i < N_TIMES; i++) strbuf_append(&text, sent.data, sent.n);
+    restore_text(map, RESTORE_TEXT, text.data, text.n, &back);
+    assert_int_equal(back.n, 64 * VALUE_BYTES + (N_TIMES - 64) * sent.n);
+    strbuf_free(&text);
+    strbuf_free(&sent);
+    strbuf_free(&back);
+    redaction_map_free(map);
+}
+
 /* Whatever a model writes, cuts do not show. */
 static void test_cuts_do_not_show(void **state)
 {
@@ -317,6 +338,7 @@ int main(void)
         cmocka_unit_test(test_any_text_any_cuts),
         cmocka_unit_test(test_any_arguments_any_cuts),
         cmocka_unit_test(test_cuts_do_not_show),
+        cmocka_unit_test(test_restores_no_flood),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
