@@ -130,6 +130,19 @@ static void fail(hybrid_exchange *x, int status, const char *code, const char *m
              message);
 }
 
+/* Takes back what was appended if the cloud repeats the key in it. */
+static bool withhold_key(const hybrid_exchange *x, strbuf *out, size_t n_before)
+{
+    if (out->n == n_before ||
+        !upstream_holds_key(x->owner->upstream, out->data + n_before, out->n - n_before))
+        return false;
+    out->n = n_before;
+    out->data[n_before] = '\0';
+    return true;
+}
+
+static const char repeats_key[] = "the cloud's answer repeats the key it was given";
+
 /* The cloud's own words, if they are of the API's shape and do not repeat the key. */
 static void take_refusal(hybrid_exchange *x, const upstream_status *s, const strbuf *body,
                          strbuf *out)
@@ -142,10 +155,12 @@ static void take_refusal(hybrid_exchange *x, const upstream_status *s, const str
     }
     fail(x, s->http_status, "cloud_error", s->message);
     x->end.retry_after_s = s->retry_after_s;
-    if (body->n == 0 || upstream_holds_key(x->owner->upstream, body->data, body->n)) return;
+    if (body->n == 0) return;
+    size_t n_before = out->n;
     if (json_parse_text(body->data, body->n, "", &error, NULL) == CALLA_OK &&
         json_is_mapping(json_object_get(error, "error")))
-        x->end.has_body = inbound_whole(x->inbound, body->data, body->n, out, &err) == CALLA_OK;
+        x->end.has_body = inbound_whole(x->inbound, body->data, body->n, out, &err) == CALLA_OK &&
+                          !withhold_key(x, out, n_before);
     json_decref(error);
 }
 
@@ -155,6 +170,10 @@ static void take_stream(hybrid_exchange *x, const strbuf *raw, const upstream_st
     calla_error err;
     size_t n_before = out->n;
     calla_status status = inbound_push(x->inbound, raw->data, raw->n, out, &err);
+    if (withhold_key(x, out, n_before)) {
+        fail(x, 502, "cloud_error", repeats_key);
+        return;
+    }
     x->any_given = x->any_given || out->n > n_before;
     if (status != CALLA_OK) {
         fail(x, 502, "cloud_error", err.message);
@@ -203,6 +222,8 @@ static void take_whole(hybrid_exchange *x, const strbuf *raw, const upstream_sta
     else if (inbound_whole(x->inbound, x->raw.data ? x->raw.data : "", x->raw.n, out, &err) !=
              CALLA_OK)
         fail(x, 502, "cloud_error", err.message);
+    else if (withhold_key(x, out, 0))
+        fail(x, 502, "cloud_error", repeats_key);
 }
 
 void hybrid_exchange_take(hybrid_exchange *x, strbuf *out, hybrid_progress *progress)

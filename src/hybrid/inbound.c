@@ -82,9 +82,10 @@ static void note_usage(inbound *in, const json_t *answer)
     if (json_is_integer(output)) in->usage.output_tokens = json_integer_value(output);
 }
 
-/* Says where it was made, once. */
+/* Says where it was made, once, and nobody else does. */
 static void add_note(inbound *in, json_t *answer)
 {
+    json_object_del(answer, "calla");
     if (in->note) json_object_set_new(answer, "calla", in->note);
     in->note = NULL;
 }
@@ -236,26 +237,18 @@ static void restore_error(const inbound *in, json_t *error, calla_error *err)
 
 static calla_status take_chunk(inbound *in, json_t *chunk, strbuf *out, calla_error *err)
 {
-    bool changed = in->note != NULL;
     json_t *error = json_object_get(chunk, "error");
     const json_t *choices = json_object_get(chunk, "choices");
     note_usage(in, chunk);
     if (json_is_mapping(error)) {
         restore_error(in, error, err);
-        in->complete = changed = true;
+        in->complete = true;
     }
-    for (size_t i = 0; in->map && i < json_array_size(choices); i++) {
+    for (size_t i = 0; in->map && i < json_array_size(choices); i++)
         CALLA_TRY(restore_choice(in, json_array_get(choices, i), i, err));
-        changed = true;
-    }
     add_note(in, chunk);
-    if (changed) {
-        put_event(out, chunk);
-    } else {
-        strbuf_puts(out, "data: ");
-        strbuf_append(out, in->data.data, in->data.n);
-        strbuf_puts(out, "\n\n");
-    }
+    /* Written anew, as it was read: in one line, and without escapes that hide anything. */
+    put_event(out, chunk);
     return CALLA_OK;
 }
 

@@ -17,6 +17,8 @@ enum {
     HEAD_BYTES = 64 << 10, /* of an answer */
     KEPT_CONNECTIONS = 16,
     LONGEST_POLL_MS = 60000,
+    SHORTEST_SECRET =
+        12, /* characters of a key; servers that want none get a word such as "none" */
 };
 #define FIRST_WAIT_NS   ((int64_t)250 * 1000000) /* before the second try; doubles */
 #define LONGEST_WAIT_NS ((int64_t)30 * 1000000000)
@@ -223,6 +225,7 @@ static void set_options(upstream_call *c)
     curl_easy_setopt(e, CURLOPT_FOLLOWLOCATION, 0L);
     curl_easy_setopt(e, CURLOPT_SSL_VERIFYPEER, 1L);
     curl_easy_setopt(e, CURLOPT_SSL_VERIFYHOST, 2L);
+    curl_easy_setopt(e, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2); /* or newer */
     if (u->ca_file) curl_easy_setopt(e, CURLOPT_CAINFO, u->ca_file);
     /* A proxy of the environment sees what goes over plain http. */
     if (strncmp(u->url, "http:", 5) == 0) curl_easy_setopt(e, CURLOPT_NOPROXY, "*");
@@ -613,5 +616,6 @@ const char *upstream_origin(const upstream *u)
 
 bool upstream_holds_key(const upstream *u, const char *text, size_t n_bytes)
 {
-    return u->key && memmem(text, n_bytes, u->key, strlen(u->key)) != NULL;
+    size_t n_key = u->key ? strlen(u->key) : 0;
+    return n_key >= SHORTEST_SECRET && memmem(text, n_bytes, u->key, n_key) != NULL;
 }

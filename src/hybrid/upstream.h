@@ -75,7 +75,7 @@ void upstream_stop(upstream *u, int64_t deadline_ns);
 void upstream_close(upstream *u);
 /* "https://host:port", without what else the URL has: for people and for the audit. */
 const char *upstream_origin(const upstream *u);
-/* Whether a text has the key in it. */
+/* Whether a text has the key in it. Never of a key so short that it may be a word. */
 bool upstream_holds_key(const upstream *u, const char *text, size_t n_bytes);
 
 /* POST of a JSON body [n_bytes], copied, to URL + path. An error: too many calls at once
