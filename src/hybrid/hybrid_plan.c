@@ -163,6 +163,8 @@ static calla_status settle_consent(hybrid *h, hybrid_plan *plan, const char *tok
     strbuf canonical = {0};
     *given = false;
     outbound_canonical(&plan->out, &canonical);
+    /* Under another policy other values may be replaced than those that were shown. */
+    strbuf_printf(&canonical, "\npolicy %llu", (unsigned long long)plan->policy->serial);
     if (canonical.failed) return error_set(err, CALLA_ERR_MEMORY, "no memory for the request");
     consent_subject subject =
         consent_subject_of(plan->client, upstream_origin(h->upstream), canonical.data, canonical.n);

@@ -67,6 +67,7 @@ typedef struct policy {
     bool audit_content;
     policy_price *prices; /* [n_prices] */
     size_t n_prices;
+    uint64_t serial; /* another one for each policy that was read */
     atomic_int n_users;
 } policy;
 

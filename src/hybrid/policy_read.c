@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { MAX_FILE_BYTES = 1 << 20, MAX_ENTRIES = 10000, PATH_BYTES = 160 };
 #define MAX_MS ((int64_t)86400000)
@@ -425,8 +426,10 @@ static const member policy_members[] = {
 
 calla_status policy_create_default(policy **out, calla_error *err)
 {
+    static atomic_ullong serial;
     policy *p = calloc(1, sizeof *p);
     if (!p) return error_set(err, CALLA_ERR_MEMORY, "no memory for the policy");
+    p->serial = atomic_fetch_add(&serial, 1) + 1;
     for (int c = 0; c < DETECT_N_CATEGORIES; c++)
         p->actions[c] = detect_category_class((detect_category)c) == CLASS_PERSONAL
                             ? POLICY_ASK
@@ -454,7 +457,7 @@ calla_status policy_parse(const char *text, size_t n_bytes, const char *name, po
     json_t *value = NULL;
     const place top = {.file = name, .err = err};
     const place clients = below(&top, "clients");
-    CALLA_TRY_GOTO(json_parse_text(text, n_bytes, name, &value, err), failed);
+    CALLA_TRY_GOTO(json_parse_unique(text, n_bytes, name, &value, err), failed);
     CALLA_TRY_GOTO(policy_create_default(&p, err), failed);
     CALLA_TRY_GOTO(read_object(value, &top, policy_members, p), failed);
     const json_t *list = json_object_get(value, "clients");
@@ -472,6 +475,12 @@ calla_status policy_read_file(const char *path, policy **p, calla_error *err)
 {
     char *text;
     size_t n_bytes;
+    struct stat s;
+    if (stat(path, &s) == 0 && S_ISREG(s.st_mode) && (s.st_mode & S_IWOTH))
+        return error_set(err, CALLA_ERR_INPUT,
+                         "%s: everybody may write to this file, and so decide what leaves (chmod "
+                         "o-w)",
+                         path);
     CALLA_TRY(file_read(path, MAX_FILE_BYTES, &text, &n_bytes, err));
     calla_status status = policy_parse(text, n_bytes, path, p, err);
     free(text);

@@ -217,6 +217,20 @@ static void test_every_field_is_looked_at(void **state)
         "{\"type\": \"text\", \"text\": \"" CARD "\"}]}]}",
         "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"4111 "
         "1111\"}, {\"type\": \"text\", \"text\": \" 1111 1111\"}]}]}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"My card: 4111 1111\"}, {\"role\": "
+        "\"assistant\", \"content\": \"Go on\"}, {\"role\": \"user\", \"content\": \"1111 "
+        "1111\"}]}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"41111111\"}, {\"role\": \"user\", "
+        "\"content\": [{\"type\": \"text\", \"text\": \"1111\"}, {\"type\": \"text\", \"text\": "
+        "\"1111\"}]}]}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"stop\": [\"4111 1111 \", "
+        "\"1111 1111\"]}",
+        "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{\"id\": \"1\", \"type\": "
+        "\"function\", \"function\": {\"name\": \"f\", \"arguments\": \"{\\\"c\\\": "
+        "[\\\"4111\\\",\\\"1111\\\",\\\"1111\\\",\\\"1111\\\"]}\"}}]}]}",
+        "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{\"id\": \"1\", \"type\": "
+        "\"function\", \"function\": {\"name\": \"f\", \"arguments\": \"{\\\"password\\\": "
+        "839271}\"}}]}]}",
         "{\"messages\": [{\"role\": \"user\", \"name\": \"4111111111111111\", \"content\": "
         "\"x\"}]}",
         "{\"messages\": [{\"role\": \"tool\", \"tool_call_id\": \"4111111111111111\", \"content\": "
@@ -275,6 +289,46 @@ static void test_fixed_places(void **state)
     expect_route("{\"messages\": [{\"role\": \"user\", \"name\": \"4111111111111111\", "
                  "\"content\": \"x\"}]}",
                  true, HYBRID_REFUSE);
+}
+
+/* A value at a border is the text's own that it stands in, whatever comes before it. */
+static void test_borders_are_no_findings(void **state)
+{
+    (void)state;
+    hybrid_plan plan = plan_as("{\"messages\": [{\"role\": \"user\", \"content\": \"Write to\"}, "
+                               "{\"role\": \"user\", \"content\": \"" EMAIL "\"}, {\"role\": "
+                               "\"user\", \"content\": \"and say hello\"}]}",
+                               NULL, NULL, false);
+    assert_int_equal(plan.route, HYBRID_CLOUD);
+    assert_int_equal(plan.out.n_findings, 1);
+    assert_non_null(strstr(plan.text.data, "\"[EMAIL_1]\""));
+    hybrid_plan_free(&plan);
+}
+
+/* However deep and however named, a place is short and can be told. */
+static void test_places_are_bounded(void **state)
+{
+    (void)state;
+    enum { DEEP = 60 };
+    strbuf text = {0};
+    strbuf_puts(&text, "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{\"id\": \"1\", "
+                       "\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": ");
+    for (int i = 0; i < DEEP; i++) {
+        strbuf_puts(&text, "{\"x");
+        for (int k = 0; k < 40; k++) strbuf_puts(&text, "\xc3\xa9");
+        strbuf_puts(&text, "\": ");
+    }
+    strbuf_puts(&text, "\"" CARD "\"");
+    for (int i = 0; i < DEEP; i++) strbuf_putc(&text, '}');
+    strbuf_puts(&text, "}}]}]}");
+    hybrid_plan plan = plan_as(text.data, NULL, NULL, false);
+    assert_int_equal(plan.out.n_findings, 1);
+    assert_in_range(strlen(plan.out.findings[0].where), 1, 240);
+    json_t *told = hybrid_plan_findings(&plan);
+    assert_int_equal(json_array_size(told), 1);
+    json_decref(told);
+    hybrid_plan_free(&plan);
+    strbuf_free(&text);
 }
 
 /* ---- the second look ---- */
@@ -362,6 +416,24 @@ static void test_model_findings_are_replaced(void **state)
     hybrid_plan_free(&plan);
 }
 
+/* What the model finds around a value that is replaced counts as if it stood alone. */
+static void test_model_findings_around_others(void **state)
+{
+    (void)state;
+    hybrid_close(h);
+    open_with("{\"categories\": {\"personal\": \"redact\", \"health\": \"keep_local\"}, "
+              "\"model_check\": {\"when\": \"always\"}}");
+    model m = {.answer = FOUND("medical", EMAIL " has the flu")};
+    hybrid_plan plan = judged(CHAT("So " EMAIL " has the flu."), &m, NULL);
+    assert_int_equal(plan.route, HYBRID_LOCAL);
+    hybrid_plan_free(&plan);
+    m.answer = FOUND("person_name", "Ann Lee, " EMAIL);
+    plan = judged(CHAT("It was Ann Lee, " EMAIL ", who did."), &m, NULL);
+    assert_int_equal(plan.route, HYBRID_CLOUD);
+    assert_non_null(strstr(plan.text.data, "It was [PERSON_1], who did."));
+    hybrid_plan_free(&plan);
+}
+
 /* The policy bounds what the model may bring about, and says what happens when it is not sure. */
 static void test_model_check_is_bounded(void **state)
 {
@@ -421,6 +493,25 @@ static void test_consent(void **state)
     assert_non_null(strstr(plan.text.data, CARD)); /* what was agreed to */
     hybrid_plan_free(&plan);
     plan = plan_as(CHAT("Charge " CARD), "k", token, false);
+    assert_int_equal(plan.route, HYBRID_ASK);
+    hybrid_plan_free(&plan);
+}
+
+/* What was agreed to is what was shown: under another policy less may be replaced. */
+static void test_consent_ends_with_its_policy(void **state)
+{
+    (void)state;
+    static const char both[] = CHAT("Charge " CARD " of " EMAIL);
+    hybrid_plan plan = plan_as(both, NULL, NULL, true);
+    char token[CONSENT_TOKEN_BYTES];
+    calla_error err;
+    assert_int_equal(plan.route, HYBRID_ASK);
+    memcpy(token, plan.token, sizeof token);
+    hybrid_plan_free(&plan);
+    put_test_file(dir, "policy.json",
+                  "{\"categories\": {\"finance\": \"ask\", \"email\": \"allow\"}}");
+    assert_ok(hybrid_reload(h, &err), &err);
+    plan = plan_as(both, NULL, token, true);
     assert_int_equal(plan.route, HYBRID_ASK);
     hybrid_plan_free(&plan);
 }
@@ -501,6 +592,57 @@ static void test_answer(void **state)
     free(body);
     free(all);
     json_decref(answer);
+    strbuf_free(&out);
+}
+
+#define KEY_TOLD "our \\u0073k-cloud-key-5f2c9a" /* as JSON may write it */
+
+/* A cloud that tells the key it was given, in an answer, a stream or an error. */
+static void test_key_is_not_told(void **state)
+{
+    (void)state;
+    static const fake_answer answers[] = {
+        {.body = "{\"choices\": [{\"index\": 0, \"message\": {\"content\": \"" KEY_TOLD "\"}}]}"},
+        {.status = 400, .body = "{\"error\": {\"message\": \"" KEY_TOLD "\"}}"},
+        {.type = "text/event-stream",
+         .body = "data: {\"error\": {\"message\": \"" KEY_TOLD "\"}}\n\n"},
+        {.type = "text/event-stream",
+         .body = "data: {\"choices\": [{\"index\": 0, \"delta\": {\"content\": \"" KEY_TOLD
+                 "\"}}]}\n\ndata: [DONE]\n\n"},
+    };
+    for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
+        strbuf out = {0};
+        fake_cloud_script(cloud, &answers[i], 1);
+        hybrid_progress p =
+            run(answers[i].type ? "{\"stream\": true, \"messages\": [{\"role\": \"user\", "
+                                  "\"content\": \"hi\"}]}"
+                                : CHAT("hi"),
+                &out);
+        assert_int_equal(p.state, HYBRID_FAILED);
+        assert_false(p.has_body);
+        assert_int_equal(out.n, 0);
+        strbuf_free(&out);
+    }
+}
+
+/* An event's text over several lines becomes one, and nobody but us says where it was made. */
+static void test_events_are_written_anew(void **state)
+{
+    (void)state;
+    const fake_answer a = {
+        .type = "text/event-stream",
+        .body = "data: {\"choices\": [], \"calla\": {\"route\": \"local\"}}\n\n"
+                "data: {\"choices\":\ndata: [\r], \"calla\": 1}\n\ndata: [DONE]\n\n"};
+    strbuf out = {0};
+    fake_cloud_script(cloud, &a, 1);
+    hybrid_progress p = run("{\"stream\": true, \"messages\": [{\"role\": \"user\", "
+                            "\"content\": \"hi\"}]}",
+                            &out);
+    assert_int_equal(p.state, HYBRID_ANSWERED);
+    assert_string_equal(out.data,
+                        "data: {\"choices\": [], \"calla\": {\"route\": \"cloud\", \"reasons\": "
+                        "[\"nothing sensitive was found\"]}}\n\n"
+                        "data: {\"choices\": []}\n\ndata: [DONE]\n\n");
     strbuf_free(&out);
 }
 
@@ -765,13 +907,19 @@ int main(void)
         TEST(test_what_is_not_understood),
         TEST(test_every_field_is_looked_at),
         TEST(test_fixed_places),
+        TEST(test_borders_are_no_findings),
+        TEST(test_places_are_bounded),
         TEST(test_model_check),
         TEST(test_model_findings_are_replaced),
+        TEST(test_model_findings_around_others),
         TEST(test_model_check_is_bounded),
         TEST(test_consent),
+        TEST(test_consent_ends_with_its_policy),
         TEST(test_consent_is_no_way_around),
         TEST(test_reload),
         TEST(test_answer),
+        TEST(test_key_is_not_told),
+        TEST(test_events_are_written_anew),
         TEST(test_redacts_and_restores),
         TEST(test_restores_streams),
         TEST(test_arguments_stay_json),

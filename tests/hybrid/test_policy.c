@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static policy *parse(const char *text)
 {
@@ -192,6 +193,8 @@ static void test_file(void **state)
     policy_release(p);
     assert_int_equal(same->consent_s, 7);
     policy_release(same);
+    chmod(path, 0602);
+    assert_error(policy_read_file(path, &p, &err), CALLA_ERR_INPUT, &err, "everybody may write");
     snprintf(path, sizeof path, "%s/none.json", dir);
     assert_error(policy_read_file(path, &p, &err), CALLA_ERR_IO, &err, "none.json");
 }
