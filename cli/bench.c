@@ -121,16 +121,21 @@ static int parse_options(int argc, char **argv, bench_args *a)
 /* Into memory first, so that one write tells whether it arrived. */
 static char *report_text(const bench_report *report)
 {
-    if (report->args->json) return bench_report_json(report);
     char *text = NULL;
     size_t n = 0;
     FILE *out = open_memstream(&text, &n);
     if (!out) return NULL;
-    if (report->args->csv)
+    bool complete = true;
+    if (report->args->json) {
+        char *json = bench_report_json(report);
+        complete = json && fprintf(out, "%s\n", json) > 0;
+        free(json);
+    } else if (report->args->csv) {
         bench_print_csv(out, report);
-    else
+    } else {
         bench_print_table(out, report);
-    if (fclose(out) == 0) return text;
+    }
+    if (fclose(out) == 0 && complete) return text;
     free(text);
     return NULL;
 }

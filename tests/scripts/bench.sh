@@ -23,6 +23,7 @@ refused 1 "the model allows 1 to 32768" --synth tiny --prefill 64K
 # ---- JSON ----
 points=(--prefill 16,40 --decode 16,60 --steps 5 --repeat 2 --sequences 2)
 "$calla" bench --synth tiny "${points[@]}" --json --threads 1 >one 2>err || fail "json: $(cat err)"
+[ "$(tail -c 2 one | od -An -c | tr -d ' ')" = '}\n' ] || fail "json: its last line does not end"
 [ -s err ] && fail "messages: $(cat err)"
 # number KEY N: the key comes N times, each time with a number above zero
 number() {
