@@ -1,5 +1,5 @@
 /* A backend's numbers on oracle-a: logits and hidden states of an independent implementation,
- * and the promises of DESIGN "Same bits" and "Numbers". */
+ * and the promises of docs/architecture.md, "Same bits" and "Numbers". */
 #include "support/kernels.h"
 #include "support/oracle.h"
 #include "support/support.h"
@@ -76,7 +76,7 @@ static bool runs(const char *isa)
     return test_ops()->plan(&oracle_mlx4, &options, &plan, NULL) == CALLA_OK;
 }
 
-/* The fast profiles within DESIGN's bounds, by prefill and by decode. */
+/* The fast profiles within docs/architecture.md's bounds, by prefill and by decode. */
 static void test_fast(void **state)
 {
     (void)state;
