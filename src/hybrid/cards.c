@@ -62,8 +62,16 @@ static bool joins(char gap)
     return gap == ' ' || gap == '-' || gap == '.';
 }
 
-/* Words from `at` grouped as row says, the same byte between all: their digits to `digits`; how
- * many words, 0 if they are not. */
+/* Between groups, besides: in addresses and forms of the web, and where a line ends. */
+static bool joins_groups(char gap, char first)
+{
+    if (gap == '\n') return true;
+    return (joins(gap) || gap == '+' || gap == '_' || gap == '/') &&
+           (gap == first || first == '\n');
+}
+
+/* Words from `at` grouped as row says, the same byte or a line's end between all: their digits to
+ * `digits`; how many words, 0 if they are not. */
 static size_t read_grouping(const scan *s, size_t at, const unsigned char *row, char *digits,
                             size_t *n_digits)
 {
@@ -72,7 +80,7 @@ static size_t read_grouping(const scan *s, size_t at, const unsigned char *row, 
     for (; k < 6 && row[k]; k++) {
         const word *w = &s->words[at + k];
         if (at + k >= s->n_words || !word_is_number(w) || w->n != row[k]) return 0;
-        if (k > 0 && (!joins(w->gap) || (k > 1 && w->gap != s->words[at + 1].gap))) return 0;
+        if (k > 0 && !joins_groups(w->gap, s->words[at + 1].gap)) return 0;
         memcpy(digits + *n_digits, s->text + w->start, w->n);
         *n_digits += w->n;
     }
@@ -113,7 +121,7 @@ static bool stands_alone(const scan *s, size_t first, size_t n)
 {
     const word *w = &s->words[first], *after = &s->words[first + n];
     char gap = n > 1 ? s->words[first + 1].gap : '-';
-    if (gap == ' ') return true; /* as words of a sentence do */
+    if (gap == ' ' || gap == '\n') return true; /* as words of a sentence do */
     if (first > 0 && w->gap == gap && word_is_number(w - 1)) return false;
     return first + n >= s->n_words || after->gap != gap || !word_is_number(after);
 }
