@@ -26,6 +26,7 @@ static void free_texts(char **texts, size_t n)
 static void free_allow(policy_allow *a)
 {
     free_texts(a->values, a->n_values);
+    free_texts(a->patterns, a->n_patterns);
     free_texts(a->domains, a->n_domains);
 }
 
@@ -69,6 +70,41 @@ static bool is_same_value(detect_category category, const char *value, const cha
     return same;
 }
 
+static bool is_space(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+static bool is_like(char pattern, char c)
+{
+    if (pattern == '#') return c >= '0' && c <= '9';
+    return strncasecmp(&pattern, &c, 1) == 0;
+}
+
+/* A star takes as little as it can, and more when what follows it does not fit: in time of their
+ * lengths' product. */
+static bool fits(const char *pattern, const char *text, size_t n_bytes)
+{
+    const char *star = NULL;
+    size_t at = 0, from = 0; /* where what follows the last star was tried */
+    while (at < n_bytes) {
+        if (*pattern == '*') {
+            star = ++pattern;
+            from = at;
+        } else if (*pattern && is_like(*pattern, text[at])) {
+            pattern++;
+            at++;
+        } else if (star && !is_space(text[from])) {
+            pattern = star;
+            at = ++from;
+        } else {
+            return false;
+        }
+    }
+    while (*pattern == '*') pattern++;
+    return !*pattern;
+}
+
 /* Whether the address is of the domain or of one below it. */
 static bool is_of_domain(const char *domain, const char *text, size_t n_bytes)
 {
@@ -83,6 +119,8 @@ static bool allows(const policy_allow *a, detect_category category, const char *
 {
     for (size_t i = 0; i < a->n_values; i++)
         if (is_same_value(category, a->values[i], text, n_bytes)) return true;
+    for (size_t i = 0; i < a->n_patterns; i++)
+        if (fits(a->patterns[i], text, n_bytes)) return true;
     for (size_t i = 0; category == DETECT_EMAIL && i < a->n_domains; i++)
         if (is_of_domain(a->domains[i], text, n_bytes)) return true;
     return false;

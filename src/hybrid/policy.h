@@ -29,6 +29,9 @@ typedef enum policy_tools { TOOLS_ANYWHERE, TOOLS_TO_LOCAL, TOOLS_TO_CLOUD } pol
 typedef struct policy_allow {
     char **values; /* [n_values] as in the text, up to how it is written (detect_normalise) */
     size_t n_values;
+    char **patterns; /* [n_patterns] of whole values: '*' is any text without white space, '#' a
+                        digit */
+    size_t n_patterns;
     char **domains; /* [n_domains] of addresses of e-mail, and those below them */
     size_t n_domains;
 } policy_allow;

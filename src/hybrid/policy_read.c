@@ -185,6 +185,22 @@ static calla_status read_values(const json_t *value, const place *at, void *into
     return read_list(value, at, &a->values, &a->n_values);
 }
 
+/* Those that would let nearly everything pass are mistakes. */
+static calla_status read_patterns(const json_t *value, const place *at, void *into)
+{
+    enum { FEWEST_OWN = 3 };
+    policy_allow *a = into;
+    CALLA_TRY(read_list(value, at, &a->patterns, &a->n_patterns));
+    for (size_t i = 0; i < a->n_patterns; i++) {
+        place p = element(at, i);
+        size_t n_own = 0;
+        for (const char *c = a->patterns[i]; *c; c++) n_own += *c != '*' && *c != '#';
+        if (n_own < FEWEST_OWN)
+            return refuse(&p, "must have %d characters or more besides * and #", FEWEST_OWN);
+    }
+    return CALLA_OK;
+}
+
 /* "@example.org", ".example.org" and "example.org" mean the same. */
 static calla_status read_domains(const json_t *value, const place *at, void *into)
 {
@@ -201,7 +217,10 @@ static calla_status read_domains(const json_t *value, const place *at, void *int
 
 static calla_status read_allow(const json_t *value, const place *at, void *into)
 {
-    static const member members[] = {{"values", 0, read_values}, {"domains", 0, read_domains}, {0}};
+    static const member members[] = {{"values", 0, read_values},
+                                     {"patterns", 0, read_patterns},
+                                     {"domains", 0, read_domains},
+                                     {0}};
     return read_object(value, at, members, into);
 }
 

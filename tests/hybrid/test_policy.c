@@ -74,6 +74,29 @@ static void test_allow_lists(void **state)
 
 /* Of any key. */
 #define KEY_A "a0b52aff5ecaab3ac91a9a2b94c6f78a1a4d3b3bbd5bd3c9aa2d96a1a7a1d4bb"
+static void test_allowed_patterns(void **state)
+{
+    (void)state;
+    policy *p = parse("{\"allow\": {\"patterns\": [\"+49 30 1234-##\", \"test-*@*.corp.com\", "
+                      "\"sk_test_*\"]}}");
+    static const char *const allowed[] = {"+49 30 1234-07", "Test-ann@mail.corp.com", "sk_test_",
+                                          "sk_test_abc", "test-@x@y.corp.com"};
+    static const char *const not [] = {"+49 30 1234-0",
+                                       "+49 30 1234-0x",
+                                       "+49 30 1234-077",
+                                       "x+49 30 1234-07",
+                                       "ann@mail.corp.com",
+                                       "sk_live_abc",
+                                       "sk_test_a b",
+                                       "test-a@b.corp.com.evil.com",
+                                       ""};
+    for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++)
+        assert_int_equal(decide(p, NULL, DETECT_PHONE, allowed[i]), POLICY_ALLOW);
+    for (size_t i = 0; i < sizeof not / sizeof *not ; i++)
+        assert_int_equal(decide(p, NULL, DETECT_PHONE, not [i]), POLICY_ASK);
+    policy_release(p);
+}
+
 static void test_clients(void **state)
 {
     (void)state;
@@ -134,6 +157,8 @@ static void test_refusals(void **state)
     static const struct {
         const char *text, *where;
     } bad[] = {
+        {"{\"allow\": {\"patterns\": [\"ab*\"]}}", "allow.patterns[0]"},
+        {"{\"route\": {}, \"route\": {}}", "duplicate"},
         {"", "p.json"},
         {"[]", "p.json: must be an object"},
         {"{\"categorys\": {}}", "p.json: categorys: there is no such field"},
@@ -203,9 +228,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_default),     cmocka_unit_test(test_categories),
-        cmocka_unit_test(test_allow_lists), cmocka_unit_test(test_clients),
-        cmocka_unit_test(test_numbers),     cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_file),
+        cmocka_unit_test(test_allow_lists), cmocka_unit_test(test_allowed_patterns),
+        cmocka_unit_test(test_clients),     cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
