@@ -18,10 +18,10 @@ uint8_t emit_need(const emitter *e, uint32_t schema)
     return need >= NEED_MAX - 1 ? NEED_MAX : (uint8_t)(need + 1);
 }
 
-static calla_status add_place(const emitter *e, calla_status status)
+static calla_status add_place(const emitter *e, const schema_node *s, calla_status status)
 {
     if (status != CALLA_OK && e->err) {
-        error_prefix(e->err, "%s", e->where);
+        error_prefix(e->err, "%s", s->place ? s->place : e->where);
         if (status == CALLA_ERR_UNSUPPORTED) e->err->code = status = CALLA_ERR_INPUT;
     }
     return status;
@@ -37,13 +37,15 @@ static calla_status prepare_scalars(emitter *e, const schema_node *s, node_info 
                             .exclusive_minimum = s->exclusive_minimum,
                             .exclusive_maximum = s->exclusive_maximum};
     if (s->types & TYPE_INTEGER) {
-        CALLA_TRY(add_place(e, number_dfa(&limits, &info->number, e->err)));
+        CALLA_TRY(add_place(e, s, number_dfa(&limits, &info->number, e->err)));
         if (info->number.n_states > 0) info->alive |= TYPE_INTEGER;
     }
     if (!(s->types & TYPE_STRING)) return CALLA_OK;
     info->has_text = s->pattern != NULL;
     if (info->has_text) {
-        CALLA_TRY(add_place(e, text_dfa(s, &e->work_left, &info->text, e->err)));
+        calla_status status = text_dfa(s, &e->work_left, &info->text, e->err);
+        if (status != CALLA_OK && e->err) error_prefix(e->err, s->is_format ? "format" : "pattern");
+        CALLA_TRY(add_place(e, s, status));
         if (info->text.n_states > 0) info->alive |= TYPE_STRING;
     } else if (s->min_length <= s->max_length) {
         info->alive |= TYPE_STRING;
@@ -53,7 +55,6 @@ static calla_status prepare_scalars(emitter *e, const schema_node *s, node_info 
 
 static calla_status prepare_values(emitter *e, const schema_node *s, node_info *info)
 {
-    (void)e;
     strbuf text = {0};
     info->has_text = true; /* all kinds of values are in info->text */
     for (size_t i = 0; i < json_array_size(s->values); i++) {
@@ -66,7 +67,8 @@ static calla_status prepare_values(emitter *e, const schema_node *s, node_info *
     strbuf_free(&text);
     if (failed) return error_set(e->err, CALLA_ERR_MEMORY, "no memory for a grammar");
     if (info->text.too_large)
-        return error_set(e->err, CALLA_ERR_INPUT, "%s: its values are too long", e->where);
+        return error_set(e->err, CALLA_ERR_INPUT, "%s: its values are too long",
+                         s->place ? s->place : e->where);
     return CALLA_OK;
 }
 
@@ -180,7 +182,9 @@ calla_status emitter_init(emitter *e, const schema_set *set, const char *where, 
     *e = (emitter){.set = set, .where = where, .err = err, .work_left = PATTERN_MAX_WORK};
     e->info = calloc(set->n_nodes + 1, sizeof *e->info);
     e->queue = calloc(set->n_nodes + 1, sizeof *e->queue);
-    if (!e->info || !e->queue) return error_set(err, CALLA_ERR_MEMORY, "no memory for a grammar");
+    e->among = calloc(set->n_nodes + 1, sizeof *e->among);
+    if (!e->info || !e->queue || !e->among)
+        return error_set(err, CALLA_ERR_MEMORY, "no memory for a grammar");
     size_t n_states = 0;
     for (size_t i = 0; i < set->n_nodes; i++) {
         const schema_node *s = set->nodes[i];
@@ -207,6 +211,7 @@ void emitter_free(emitter *e)
     }
     free(e->info);
     free(e->queue);
+    free(e->among);
     builder_free(&e->b);
 }
 
@@ -222,11 +227,30 @@ uint32_t emit_part(emitter *e, uint32_t schema)
     return info->part;
 }
 
+/* Adds the alternatives that were not there yet to e->among [n]; gives the new n. */
+static size_t add_alternatives(emitter *e, const schema_node *s, uint32_t from, size_t n)
+{
+    for (size_t i = 0; i < s->n_alternatives; i++) {
+        uint32_t one = s->alternatives[i];
+        if (e->info[one].seen == from || !emit_is_alive(e, one)) continue;
+        e->info[one].seen = from;
+        e->among[n++] = one;
+    }
+    return n;
+}
+
+/* Alternatives that are choices are replaced by theirs: whoever follows only a part of the jumps
+ * then always comes to where something is read. */
 static void emit_choice(emitter *e, const schema_node *s, uint32_t from)
 {
-    for (size_t i = s->n_alternatives; i-- > 0;) { /* edges come out last first */
-        uint32_t one = s->alternatives[i];
-        if (!emit_is_alive(e, one)) continue;
+    size_t n = add_alternatives(e, s, from, 0);
+    for (size_t i = 0; i < n; i++) {
+        const schema_node *one = e->set->nodes[e->among[i]];
+        if (one->is_choice) n = add_alternatives(e, one, from, n);
+    }
+    while (n-- > 0 && e->b.failed == CALLA_OK) { /* edges come out last first */
+        uint32_t one = e->among[n];
+        if (e->set->nodes[one]->is_choice) continue;
         pda_edge *jump = builder_edge(&e->b, from, EDGE_JUMP, emit_part(e, one));
         if (jump) jump->need = e->info[one].need;
     }

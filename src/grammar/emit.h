@@ -14,6 +14,7 @@ typedef struct node_info {
     dfa number, text;
     bool has_text; /* strings are `text`, else any of the lengths of the schema */
     uint32_t part; /* where its values begin, or 0: not asked for yet */
+    uint32_t seen; /* by the choice with this part */
 } node_info;
 
 enum { NEED_MAX = 255 };
@@ -24,6 +25,7 @@ typedef struct emitter {
     node_info *info; /* [set->n_nodes] */
     uint32_t *queue; /* [n_queued] schemas with a part that has to be filled; n_filled are */
     size_t n_queued, n_filled;
+    uint32_t *among;       /* [set->n_nodes] what a choice leads to */
     uint32_t free_text[9]; /* the states inside a string of any kind (emit_text.c); 0 = not yet */
     const char *where;
     calla_error *err;

@@ -22,6 +22,8 @@ typedef struct key_tree {
     size_t n_uses;
     uint32_t *states; /* [tree.n_states] of the automaton; 0 = none */
     uint8_t *places;  /* [tree.n_states] text_place, or NOT_TEXT */
+    use *found;       /* [keys + 1] of one node */
+    interval *when;   /* [keys + 1] scratch */
     const other_keys *others;
     uint32_t outside[IN_ESCAPE + 1]; /* states that go on in a key that is none of the listed */
 } key_tree;
@@ -34,12 +36,20 @@ static int compare_uses(const void *x, const void *y)
     return a->node < b->node ? -1 : a->node > b->node;
 }
 
+static int compare_needs(const void *x, const void *y)
+{
+    const use *a = x, *b = y;
+    return a->need < b->need ? -1 : a->need > b->need;
+}
+
 static bool collect_uses(key_tree *t, const key *keys, size_t n)
 {
     size_t total = 0;
     for (size_t i = 0; i < n; i++) total += keys[i].n;
     t->uses = calloc(total + 1, sizeof *t->uses);
-    if (!t->uses) return false;
+    t->found = calloc(n + 1, sizeof *t->found);
+    t->when = calloc(n + 1, sizeof *t->when);
+    if (!t->uses || !t->found || !t->when) return false;
     for (size_t i = 0; i < n; i++) {
         uint32_t at = 0;
         for (size_t k = 0; k < keys[i].n; k++) {
@@ -51,33 +61,18 @@ static bool collect_uses(key_tree *t, const key *keys, size_t n)
     return true;
 }
 
-/* What some key through the node, or one that leaves the tree below it, asks for. False: none. */
-static bool node_condition(key_tree *t, uint32_t node, bool may_leave, uint32_t *guard,
-                           uint8_t *need)
+/* The uses of a node, into t->found, with that by a key that leaves the tree below it: how many. */
+static size_t find_uses(key_tree *t, uint32_t node, bool may_leave)
 {
-    builder *b = &t->e->b;
     use wanted = {.node = node};
-    const use *found = bsearch(&wanted, t->uses, t->n_uses, sizeof wanted, compare_uses);
+    const use *at = bsearch(&wanted, t->uses, t->n_uses, sizeof wanted, compare_uses);
     const use *end = t->uses + t->n_uses;
-    while (found && found > t->uses && found[-1].node == node) found--;
     size_t n = 0;
-    for (const use *u = found; u && u < end && u->node == node; u++) n++;
-    interval *when = calloc(n + 1, sizeof *when);
-    if (!when) b->failed = CALLA_ERR_MEMORY;
-    *guard = NO_GUARD;
-    *need = NEED_MAX;
-    for (size_t i = 0; when && i < n; i++) {
-        when[i] = found[i].when;
-        if (found[i].need < *need) *need = found[i].need;
-    }
-    may_leave = may_leave && t->others->allowed;
-    if (when && may_leave) {
-        when[n++] = t->others->when;
-        if (t->others->need < *need) *need = t->others->need;
-    }
-    if (when) *guard = builder_guard(b, when, n);
-    free(when);
-    return n > 0;
+    while (at && at > t->uses && at[-1].node == node) at--;
+    for (; at && at < end && at->node == node; at++) t->found[n++] = *at;
+    if (may_leave && t->others->allowed)
+        t->found[n++] = (use){node, t->others->when, t->others->need};
+    return n;
 }
 
 static void guard_edge(pda_edge *e, uint32_t guard, uint8_t need)
@@ -85,6 +80,21 @@ static void guard_edge(pda_edge *e, uint32_t guard, uint8_t need)
     if (!e) return;
     e->guard = guard;
     e->need = need;
+}
+
+/* Edges for uses [n], one for each need among them, with the numbers of those that have it: a key
+ * that fits may be one that can no longer come. The array is sorted; when [n] is scratch. */
+static void emit_uses(builder *b, uint32_t from, uint8_t byte, uint32_t target, use *uses, size_t n,
+                      interval *when)
+{
+    qsort(uses, n, sizeof *uses, compare_needs);
+    for (size_t i = 0; i < n && b->failed == CALLA_OK;) {
+        size_t count = 0;
+        uint8_t need = uses[i].need;
+        for (; i < n && uses[i].need == need; i++) when[count++] = uses[i].when;
+        uint32_t guard = builder_guard(b, when, count);
+        guard_edge(builder_bytes(b, from, byte, byte, target), guard, need);
+    }
 }
 
 /* A state that is inside a key like any other. */
@@ -175,15 +185,14 @@ static void emit_node(key_tree *t, uint32_t node)
 {
     const dfa *d = &t->tree;
     for (uint32_t i = d->states[node].first; i != DFA_NONE; i = d->edges[i].next) {
-        uint32_t child = d->edges[i].to, guard;
-        uint8_t need, byte = d->edges[i].lo;
+        uint32_t child = d->edges[i].to;
+        uint8_t byte = d->edges[i].lo;
         t->places[child] = node == 0 ? IN_TEXT : next_place(t->places[node], byte);
         bool in_key = t->places[child] != NOT_TEXT;
-        if (!node_condition(t, child, in_key, &guard, &need)) continue;
-        if (d->states[child].accept) continue;
+        size_t n = find_uses(t, child, in_key);
+        if (n == 0 || d->states[child].accept) continue;
         t->states[child] = builder_state(&t->e->b);
-        pda_edge *step = builder_bytes(&t->e->b, t->states[node], byte, byte, t->states[child]);
-        guard_edge(step, guard, need);
+        emit_uses(&t->e->b, t->states[node], byte, t->states[child], t->found, n, t->when);
     }
     if (node != 0) leave_node(t, node);
 }
@@ -230,6 +239,8 @@ void emit_keys(emitter *e, uint32_t from, const key *keys, size_t n, const other
 done:
     dfa_free(&t.tree);
     free(t.uses);
+    free(t.found);
+    free(t.when);
     free(t.states);
     free(t.places);
 }
@@ -287,26 +298,21 @@ static other_keys list_others(emitter *e, const schema_node *s, uint32_t needed,
     return others;
 }
 
-/* When another property may follow. */
-static uint32_t more_guard(emitter *e, const key *keys, size_t n, const other_keys *others,
-                           uint8_t *need)
+/* The comma behind a property, where another may follow. */
+static void emit_more(emitter *e, uint32_t from, uint32_t to, const key *keys, size_t n,
+                      const other_keys *others)
 {
+    use *uses = calloc(n + 1, sizeof *uses);
     interval *when = calloc(n + 1, sizeof *when);
     size_t count = 0;
-    *need = others->allowed ? others->need : NEED_MAX;
-    if (!when) {
-        e->b.failed = CALLA_ERR_MEMORY;
-        return NO_GUARD;
-    }
-    if (others->allowed) when[count++] = others->when;
-    for (size_t i = 0; i < n; i++) {
-        if (keys[i].blocked) continue;
-        when[count++] = keys[i].when;
-        if (keys[i].need < *need) *need = keys[i].need;
-    }
-    uint32_t guard = builder_guard(&e->b, when, count);
+    if (!uses || !when) e->b.failed = CALLA_ERR_MEMORY;
+    for (size_t i = 0; e->b.failed == CALLA_OK && i < n; i++)
+        if (!keys[i].blocked) uses[count++] = (use){0, keys[i].when, keys[i].need};
+    if (e->b.failed == CALLA_OK && others->allowed)
+        uses[count++] = (use){0, others->when, others->need};
+    if (e->b.failed == CALLA_OK) emit_uses(&e->b, from, ',', to, uses, count, when);
+    free(uses);
     free(when);
-    return guard;
 }
 
 void emit_object(emitter *e, const schema_node *s, uint32_t from, uint8_t need)
@@ -324,14 +330,11 @@ void emit_object(emitter *e, const schema_node *s, uint32_t from, uint8_t need)
     uint32_t needed = list_keys(e, s, keys, after);
     other_keys others = list_others(e, s, needed, after);
     if (b->failed == CALLA_OK) {
-        uint8_t more_need;
-        uint32_t more = more_guard(e, keys, s->n_properties, &others, &more_need);
         uint32_t enough = builder_guard_one(b, needed, UINT32_MAX);
         pda_edge *close;
         if (needed == 0) builder_bytes(b, first, '}', '}', ACCEPT);
         if ((close = builder_bytes(b, after, '}', '}', ACCEPT))) close->guard = enough;
-        pda_edge *comma = builder_bytes(b, after, ',', ',', space);
-        if (comma) comma->guard = more, comma->need = more_need;
+        emit_more(e, after, space, keys, s->n_properties, &others);
         builder_bytes(b, space, ' ', ' ', next);
         builder_jump(b, space, next);
         builder_jump(b, first, next);

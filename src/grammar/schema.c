@@ -24,6 +24,18 @@ static void put_place(strbuf *out, const schema_reader *r, const schema_place *a
         strbuf_printf(out, "[%lld]", (long long)at->index);
 }
 
+/* The end of a long place says more than its beginning. */
+static void put_short_place(strbuf *out, const schema_reader *r, const schema_place *at)
+{
+    strbuf whole = {0};
+    put_place(&whole, r, at);
+    const char *text = whole.data ? whole.data : "";
+    size_t skipped = whole.n > 120 ? whole.n - 80 : 0;
+    while (((unsigned char)text[skipped] & 0xc0) == 0x80) skipped++;
+    strbuf_printf(out, "%s%s%s", skipped ? r->where : "", skipped ? "..." : "", text + skipped);
+    strbuf_free(&whole);
+}
+
 calla_status schema_refuse(const schema_reader *r, const schema_place *at, const char *format, ...)
 {
     char message[256];
@@ -32,14 +44,18 @@ calla_status schema_refuse(const schema_reader *r, const schema_place *at, const
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    put_place(&place, r, at);
-    /* The end of a long place says more than its beginning. */
-    const char *text = place.data ? place.data : "";
-    size_t skipped = place.n > 120 ? place.n - 80 : 0;
-    error_set(r->err, CALLA_ERR_INPUT, "%s%s%s: %s", skipped ? r->where : "", skipped ? "..." : "",
-              text + skipped, message);
+    put_short_place(&place, r, at);
+    error_set(r->err, CALLA_ERR_INPUT, "%s: %s", place.data ? place.data : "", message);
     strbuf_free(&place);
     return CALLA_ERR_INPUT;
+}
+
+calla_status schema_keep_place(schema_reader *r, const schema_place *at, schema_node *s)
+{
+    strbuf place = {0};
+    put_short_place(&place, r, at);
+    s->place = place.data;
+    return place.data ? CALLA_OK : error_set(r->err, CALLA_ERR_MEMORY, "no memory for a schema");
 }
 
 /* ---- the set ---- */
@@ -72,6 +88,7 @@ void schema_set_free(schema_set *set)
         free(s->prefix);
         free(s->properties);
         json_decref(s->values);
+        free(s->place);
         free(s);
     }
     free(set->nodes);
@@ -92,8 +109,17 @@ static void *room_for_one(void *array, size_t n, size_t bytes)
     return realloc(array, (n > 0 ? 2 * n : 1) * bytes);
 }
 
+calla_status schema_count_links(schema_reader *r, size_t n)
+{
+    r->set->n_links += n;
+    if (r->set->n_links <= SCHEMA_MAX_LINKS) return CALLA_OK;
+    return schema_refuse(r, NULL, "more than %d alternatives in all (combinations multiply them)",
+                         SCHEMA_MAX_LINKS);
+}
+
 calla_status schema_add_alternative(schema_reader *r, schema_node *s, uint32_t alternative)
 {
+    CALLA_TRY(schema_count_links(r, 1));
     uint32_t *grown = room_for_one(s->alternatives, s->n_alternatives, sizeof *grown);
     if (!grown) return error_set(r->err, CALLA_ERR_MEMORY, "no memory for a schema");
     s->alternatives = grown;
@@ -298,6 +324,8 @@ static calla_status read_new(schema_reader *r, const json_t *json, const schema_
     CALLA_TRY(schema_read_fields(r, json, at, fields, &any));
     if (any) base = SCHEMA_ANY;
     CALLA_TRY(read_combinations(r, json, at, &base));
+    if (schema_unwrap(r->set, base) == first)
+        return schema_refuse(r, at, "a reference that leads to itself");
     r->set->memo[memo].number = base;
     *number = base;
     choice->open = false;
@@ -318,6 +346,8 @@ calla_status schema_read_node(schema_reader *r, const json_t *json, const schema
                               uint32_t *number)
 {
     calla_status status;
+    if (++r->set->n_read > SCHEMA_MAX_NODES)
+        return schema_refuse(r, NULL, "more than %d subschemas", SCHEMA_MAX_NODES);
     const schema_memo *memo = find_memo(r->set, json);
     if (json_is_true(json) || json_is_false(json)) {
         *number = json_is_true(json) ? SCHEMA_ANY : SCHEMA_NONE;

@@ -11,7 +11,8 @@
 #include "base/json.h"
 
 enum {
-    SCHEMA_MAX_NODES = 10000, /* subschemas, merged ones included */
+    SCHEMA_MAX_NODES = 10000, /* subschemas, merged ones included; as many may be written */
+    SCHEMA_MAX_LINKS = 20000, /* alternatives and first items of all of them */
     SCHEMA_MAX_VALUES = 5000, /* of enums */
     SCHEMA_MAX_PROPERTIES = 5000,
     SCHEMA_ANY = 0, /* the schemas numbered so: of everything, of nothing */
@@ -39,7 +40,9 @@ typedef struct schema_property {
 typedef struct schema_node {
     /* A choice: any of alternatives [n_alternatives], and nothing else of this structure. */
     bool is_choice;
-    bool open; /* it is still being read */
+    bool open;   /* it is still being read */
+    char *place; /* where it is written, for errors, if it has a pattern, values or limits of
+                    numbers */
     uint32_t *alternatives;
     size_t n_alternatives;
 
@@ -52,6 +55,7 @@ typedef struct schema_node {
     /* Strings. */
     uint32_t min_length, max_length;
     const char *pattern; /* its own, or that of its format; or NULL */
+    bool is_format;
     size_t n_pattern;
     /* Arrays: prefix [n_prefix] for the first items, `items` for the others. */
     uint32_t min_items, max_items;
@@ -80,7 +84,8 @@ typedef struct schema_set {
     size_t n_memo, memo_capacity;
     json_t *owned;                 /* an array: values that were made here */
     size_t n_values, n_properties; /* of all nodes */
-    int64_t work_left;             /* comparisons for oneOf */
+    size_t n_read, n_links;
+    int64_t work_left; /* comparisons for oneOf */
 } schema_set;
 
 /* Reads `root`, named `place` in errors, which begin with the place of what they are about. The
@@ -107,13 +112,19 @@ typedef struct schema_reader {
 
 calla_status schema_refuse(const schema_reader *r, const schema_place *at, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* Keeps the place in s, as errors write it. */
+calla_status schema_keep_place(schema_reader *r, const schema_place *at, schema_node *s);
 calla_status schema_add(schema_reader *r, schema_node **node, uint32_t *number);
+/* Counts n alternatives or first items against what all may have together. */
+calla_status schema_count_links(schema_reader *r, size_t n);
 calla_status schema_add_memo(schema_reader *r, schema_memo memo, size_t *index);
 calla_status schema_read_node(schema_reader *r, const json_t *json, const schema_place *at,
                               uint32_t *number);
 /* Reads all but references and combinations: schema_fields.c. *any: nothing was said. */
 calla_status schema_read_fields(schema_reader *r, const json_t *json, const schema_place *at,
                                 schema_node *s, bool *any);
+/* A choice of one is what it chooses. */
+uint32_t schema_unwrap(const schema_set *set, uint32_t number);
 /* What is valid under both. */
 calla_status schema_merge(schema_reader *r, const schema_place *at, uint32_t a, uint32_t b,
                           uint32_t *number);

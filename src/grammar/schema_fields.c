@@ -219,6 +219,7 @@ static calla_status read_format(fields *f, const json_t *value, const schema_pla
                              "'%.40s' is not supported; date, time, date-time, duration, "
                              "uuid, email, hostname, ipv4, ipv6 and uri are",
                              name ? name : "");
+    f->s->is_format = true;
     return set_pattern(f, pattern, strlen(pattern), at);
 }
 
@@ -379,5 +380,7 @@ calla_status schema_read_fields(schema_reader *r, const json_t *json, const sche
         CALLA_TRY(keywords[k].read(&f, value, &place));
     }
     narrow_types(&f);
+    if (s->pattern || s->values || s->minimum || s->maximum || s->multiple)
+        CALLA_TRY(schema_keep_place(r, at, s));
     return schema_filter_values(r, at, s);
 }

@@ -108,7 +108,7 @@ static calla_status merge_strings(schema_reader *r, const schema_place *at, sche
     if (out->pattern &&
         (out->n_pattern != b->n_pattern || memcmp(out->pattern, b->pattern, b->n_pattern) != 0))
         return schema_refuse(r, at, "two different patterns or formats cannot be merged");
-    out->pattern = b->pattern, out->n_pattern = b->n_pattern;
+    out->pattern = b->pattern, out->n_pattern = b->n_pattern, out->is_format = b->is_format;
     return CALLA_OK;
 }
 
@@ -123,6 +123,7 @@ static calla_status merge_arrays(schema_reader *r, const schema_place *at, schem
     size_t n = a->n_prefix > b->n_prefix ? a->n_prefix : b->n_prefix;
     out->min_items = a->min_items > b->min_items ? a->min_items : b->min_items;
     out->max_items = a->max_items < b->max_items ? a->max_items : b->max_items;
+    CALLA_TRY(schema_count_links(r, n));
     if (n > 0) out->prefix = calloc(n, sizeof *out->prefix);
     if (n > 0 && !out->prefix) return error_set(r->err, CALLA_ERR_MEMORY, "no memory for a schema");
     for (; out->n_prefix < n; out->n_prefix++)
@@ -173,6 +174,9 @@ static calla_status merge_values(schema_reader *r, const schema_place *at, schem
 static calla_status merge_plain(schema_reader *r, const schema_place *at, const schema_node *a,
                                 const schema_node *b, schema_node *out)
 {
+    const char *place = a->place ? a->place : b->place;
+    if (place && !(out->place = strdup(place)))
+        return error_set(r->err, CALLA_ERR_MEMORY, "no memory for a schema");
     out->types = a->types & b->types;
     if (!out->types && a->implied) out->types = b->types;
     if (!out->types && b->implied) out->types = a->types;
@@ -181,7 +185,7 @@ static calla_status merge_plain(schema_reader *r, const schema_place *at, const 
     out->maximum = a->maximum, out->exclusive_maximum = a->exclusive_maximum;
     out->multiple = a->multiple;
     out->min_length = a->min_length, out->max_length = a->max_length;
-    out->pattern = a->pattern, out->n_pattern = a->n_pattern;
+    out->pattern = a->pattern, out->n_pattern = a->n_pattern, out->is_format = a->is_format;
     CALLA_TRY(merge_numbers(r, at, out, b));
     CALLA_TRY(merge_strings(r, at, out, b));
     CALLA_TRY(merge_arrays(r, at, out, a, b));
@@ -191,8 +195,7 @@ static calla_status merge_plain(schema_reader *r, const schema_place *at, const 
 
 /* ---- merging any ---- */
 
-/* A choice of one is what it chooses. */
-static uint32_t unwrap(const schema_set *set, uint32_t number)
+uint32_t schema_unwrap(const schema_set *set, uint32_t number)
 {
     while (set->nodes[number]->is_choice && !set->nodes[number]->open &&
            set->nodes[number]->n_alternatives == 1)
@@ -226,8 +229,8 @@ calla_status schema_merge(schema_reader *r, const schema_place *at, uint32_t a, 
 {
     schema_set *set = r->set;
     schema_node *out;
-    a = unwrap(set, a);
-    b = unwrap(set, b);
+    a = schema_unwrap(set, a);
+    b = schema_unwrap(set, b);
     *number = a == SCHEMA_ANY || b == SCHEMA_NONE ? b : a;
     if (a == b || a <= SCHEMA_NONE || b <= SCHEMA_NONE) return CALLA_OK;
     for (size_t i = 0; i < set->n_memo; i++) {
@@ -307,8 +310,8 @@ static bool plain_disjoint(schema_set *set, const schema_node *a, const schema_n
 
 static bool disjoint(schema_set *set, uint32_t a, uint32_t b, int depth)
 {
-    a = unwrap(set, a);
-    b = unwrap(set, b);
+    a = schema_unwrap(set, a);
+    b = schema_unwrap(set, b);
     const schema_node *x = set->nodes[a], *y = set->nodes[b];
     if (x->open || y->open || depth > MAX_DISJOINT_DEPTH || set->work_left-- <= 0) return false;
     if (!x->is_choice && !y->is_choice) return plain_disjoint(set, x, y, depth + 1);

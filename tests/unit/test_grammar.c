@@ -193,7 +193,12 @@ static const char *const refused[][2] = {
     {"{\"type\": \"object\", \"required\": [\"a\"], \"additionalProperties\": false}", "no value is valid"},
     {"false", "no value is valid"},
     {"{\"$ref\": \"#\"}", "leads to itself"},
-    {"{\"anyOf\": [{\"$ref\": \"#\"}]}", "no value is valid"},
+    {"{\"anyOf\": [{\"$ref\": \"#\"}]}", "schema: a reference that leads to itself"},
+    {"{\"allOf\": [{\"$ref\": \"#/$defs/a\"}, {\"type\": \"null\"}], \"$defs\": {\"a\": {\"anyOf\": [{\"$ref\": \"#/$defs/b\"}]}, \"b\": {\"anyOf\": [{\"$ref\": \"#/$defs/a\"}]}}}", "leads to itself"},
+    {"{\"properties\": {\"a\": {\"type\": \"string\", \"pattern\": \"(?!a)\"}}}", "schema.properties.a: pattern: a group that is not plain at byte"},
+    {"{\"items\": {\"type\": \"string\", \"format\": \"email\", \"maxLength\": 4000000}}", "schema.items: format: a pattern or format with lengths"},
+    {"{\"items\": {\"allOf\": [{\"minimum\": 1e300}, {\"type\": \"number\"}]}}", "schema.items.allOf[0]: minimum: a bound of more than"},
+    {"{\"properties\": {\"a\": {\"type\": \"number\", \"multipleOf\": 0.12345}}}", "schema.properties.a: multipleOf: only up to"},
     {"{\"$ref\": \"other.json\"}", "schema.$ref: 'other.json' is nowhere in this schema"},
     {"{\"$ref\": \"#/$defs/x\"}", "is nowhere"},
     {"{\"$ref\": 1}", "schema.$ref: must be a string"},
@@ -554,6 +559,96 @@ static void hostile_schemas_end_soon(void **state)
     json_decref(schema);
 }
 
+static void expect_refusal(json_t *schema, const char *message)
+{
+    grammar *g = NULL;
+    assert_error(grammar_create(&(grammar_spec){.schema = schema}, &g, &err), CALLA_ERR_INPUT, &err,
+                 message);
+    json_decref(schema);
+}
+
+/* What costs no schema of its own is counted, too: references, and lists that are shared. */
+static void links_of_schemas_are_bounded(void **state)
+{
+    (void)state;
+    json_t *refs = json_array(), *no = json_array(), *both = json_array();
+    for (int i = 0; i < 200000; i++)
+        json_array_append_new(refs, json_pack("{s:s}", "$ref", "#/$defs/a"));
+    expect_refusal(json_pack("{s:o,s:{s:{s:s}}}", "anyOf", refs, "$defs", "a", "type", "null"),
+                   "schema: more than 10000 subschemas");
+    for (int i = 0; i < 5000; i++) json_array_append_new(no, json_false());
+    for (int i = 0; i < 1000; i++)
+        json_array_append_new(both, json_pack("{s:s,s:{s:s},s:i}", "$ref", "#/$defs/a", "items",
+                                              "type", "null", "maxItems", i));
+    expect_refusal(json_pack("{s:o,s:{s:{s:o}}}", "anyOf", both, "$defs", "a", "anyOf", no),
+                   "schema: more than 20000 alternatives in all");
+}
+
+/* Choices of choices are as wide as they are; what is given up never leaves nothing. */
+static void choices_of_choices_can_be_begun(void **state)
+{
+    (void)state;
+    json_t *list = json_array();
+    for (int i = 0; i < 400; i++)
+        json_array_append_new(list, json_pack("{s:[{s:i},{s:{s:i},s:s}]}", "anyOf", "const", i,
+                                              "items", "const", i, "type", "array"));
+    json_t *schema = json_pack("{s:o}", "anyOf", list);
+    grammar *g = make(schema);
+    matcher *m = follow(g);
+    random_source r = {.seed = 5};
+    strbuf text = {0};
+    for (int i = 0; i < 20; i++) {
+        drive(m, &r, &text);
+        json_t *value = read_back(&text);
+        assert_true(value && json_is_valid(value, schema, schema));
+        json_decref(value);
+    }
+    strbuf_free(&text);
+    matcher_free(m);
+    grammar_free(g);
+    json_decref(schema);
+}
+
+/* Near the deepest, a property that still fits may be one that can no longer come: neither the
+ * comma nor the beginning of a key may be taken for it. */
+static void optional_properties_that_do_not_fit_are_not_begun(void **state)
+{
+    (void)state;
+    static const char deep[] = "[[[[[[[[[[";
+    char schema[1024] = "{\"type\": \"null\"}", whole[1024];
+    for (size_t i = 0; i + 1 < sizeof deep; i++) {
+        snprintf(whole, sizeof whole, "{\"type\": \"array\", \"minItems\": 1, \"items\": %.900s}",
+                 schema);
+        strcpy(schema, whole);
+    }
+    snprintf(whole, sizeof whole,
+             "{\"additionalProperties\": false, \"properties\": {\"next\": {\"$ref\": \"#\"}, "
+             "\"da\": {\"type\": \"null\"}, \"x\": {\"type\": \"null\"}, \"de\": %.800s}}",
+             schema);
+    grammar *g = grammar_of_text(whole);
+    matcher *m = follow(g);
+    int n_begun = 0, n_not = 0;
+    for (int depth = 0; depth < MAX_FRAMES; depth++) {
+        matcher_reset(m);
+        for (int i = 0; i < depth; i++) assert_true(matcher_accept(m, "{\"next\":", 8));
+        assert_true(matcher_accept(m, "{\"da\":null", 10));
+        assert_true(matcher_accept(m, ",\"", 2));
+        bool begun = matcher_accept(m, "de\":", 4);
+        if (begun)
+            assert_true(matcher_accept(m, deep, sizeof deep - 1));
+        else
+            assert_false(matcher_accept(m, "d", 1));
+        begun ? n_begun++ : n_not++;
+        matcher_reset(m);
+        for (int i = 0; i < depth; i++) assert_true(matcher_accept(m, "{\"next\":", 8));
+        assert_true(matcher_accept(m, "{\"x\":null", 9));
+        assert_int_equal(matcher_accept(m, ",", 1), begun);
+    }
+    assert_true(n_begun > 100 && n_not > 5);
+    matcher_free(m);
+    grammar_free(g);
+}
+
 /* Alternatives beyond the number that is followed at once are given up, and what is left is right.
  */
 static void many_alternatives_stay_right(void **state)
@@ -605,6 +700,9 @@ int main(void)
         cmocka_unit_test(masks_are_what_trying_each_token_says),
         cmocka_unit_test(nesting_is_bounded_and_can_be_closed),
         cmocka_unit_test(hostile_schemas_end_soon),
+        cmocka_unit_test(links_of_schemas_are_bounded),
+        cmocka_unit_test(choices_of_choices_can_be_begun),
+        cmocka_unit_test(optional_properties_that_do_not_fit_are_not_begun),
         cmocka_unit_test(many_alternatives_stay_right),
         cmocka_unit_test(after_reasoning_a_gap_comes_first),
     };
