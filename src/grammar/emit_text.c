@@ -160,7 +160,11 @@ static void run_product(product *p, uint32_t min)
     }
 }
 
-static calla_status with_lengths(const schema_node *s, const dfa *d, dfa *out, calla_error *err)
+/* Places that have to be cleared are work, too, but less than those that are visited. */
+enum { CLEARED_PER_VISIT = 16 };
+
+static calla_status with_lengths(const schema_node *s, const dfa *d, int64_t *work_left, dfa *out,
+                                 calla_error *err)
 {
     product p = {.d = d, .out = out, .max = s->max_length};
     p.cap = s->max_length == NO_LIMIT ? s->min_length : s->max_length;
@@ -168,10 +172,16 @@ static calla_status with_lengths(const schema_node *s, const dfa *d, dfa *out, c
     if (p.cap >= (1u << 22) / (d->n_states + 1))
         return error_set(err, CALLA_ERR_UNSUPPORTED,
                          "a pattern or format with lengths as large as %u is not supported", p.cap);
-    p.known = calloc(d->n_states * ((size_t)p.cap + 1), sizeof *p.known);
+    size_t n_known = d->n_states * ((size_t)p.cap + 1);
+    *work_left -= (int64_t)(n_known / CLEARED_PER_VISIT);
+    if (*work_left < 0)
+        return error_set(err, CALLA_ERR_UNSUPPORTED,
+                         "the patterns and formats with lengths of this schema take too much work");
+    p.known = calloc(n_known, sizeof *p.known);
     p.no_memory = !p.known;
     if (p.known) run_product(&p, s->min_length);
     bool any = !p.no_memory && dfa_trim(out);
+    *work_left -= (int64_t)(out->n_states + out->n_edges);
     free(p.known);
     free(p.states);
     free(p.counts);
@@ -195,7 +205,7 @@ calla_status text_dfa(const schema_node *s, int64_t *work_left, dfa *out, calla_
         *out = d;
         return CALLA_OK;
     }
-    calla_status status = with_lengths(s, &d, out, err);
+    calla_status status = with_lengths(s, &d, work_left, out, err);
     if (status != CALLA_OK) dfa_free(out);
     dfa_free(&d);
     return status;

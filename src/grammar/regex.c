@@ -98,7 +98,11 @@ static uint32_t add_repeat(translator *t, const regex_tree *tree, const regex_no
         for (uint32_t i = r->min; i < r->max && !nfa_failed(t->n); i++)
             next = nfa_add_split(t->n, add_node(t, tree, r->a, next), end);
     }
-    for (uint32_t i = 0; i < r->min && !nfa_failed(t->n); i++) next = add_node(t, tree, r->a, next);
+    for (uint32_t i = 0; i < r->min && !nfa_failed(t->n); i++) {
+        size_t n_states = t->n->n;
+        next = add_node(t, tree, r->a, next);
+        if (t->n->n == n_states) break; /* of nothing: once is as often as any */
+    }
     return next;
 }
 

@@ -206,7 +206,7 @@ static uint32_t parse_alternatives(parser *p);
 static uint32_t parse_group(parser *p)
 {
     if (take(p, '?') && !take(p, ':')) {
-        refuse(p, "a group that is not plain");
+        refuse(p, "a group that is not plain (a lookahead, a lookbehind, a name or flags)");
         return 0;
     }
     if (++p->depth > REGEX_MAX_DEPTH) refuse(p, "groups nested too deep");

@@ -133,6 +133,10 @@ calla_status schema_add_property(schema_reader *r, schema_node *s, const json_t 
     if (++r->set->n_properties > SCHEMA_MAX_PROPERTIES)
         return schema_refuse(r, NULL, "more than %d properties in all (combinations multiply them)",
                              SCHEMA_MAX_PROPERTIES);
+    r->set->n_name_bytes += json_string_length(name);
+    if (r->set->n_name_bytes > SCHEMA_MAX_NAMES)
+        return schema_refuse(r, NULL, "the names of properties have more than %d bytes in all",
+                             SCHEMA_MAX_NAMES);
     schema_property *grown = room_for_one(s->properties, s->n_properties, sizeof *grown);
     if (!grown) return error_set(r->err, CALLA_ERR_MEMORY, "no memory for a schema");
     s->properties = grown;
@@ -233,13 +237,19 @@ static calla_status check_exclusive(schema_reader *r, const schema_node *choice,
                                     const schema_place *at)
 {
     for (size_t i = 0; i < choice->n_alternatives; i++)
-        for (size_t k = 0; k < i; k++)
-            if (!schema_disjoint(r->set, choice->alternatives[k], choice->alternatives[i]))
+        for (size_t k = 0; k < i; k++) {
+            bool apart = schema_disjoint(r->set, choice->alternatives[k], choice->alternatives[i]);
+            if (r->set->work_left <= 0)
+                return schema_refuse(r, at,
+                                     "its alternatives take too many comparisons "
+                                     "(use anyOf)");
+            if (!apart)
                 return schema_refuse(r, at,
                                      "alternatives %zu and %zu might both hold; they must "
                                      "exclude each other by a required constant or by their type "
                                      "(or use anyOf)",
                                      k, i);
+        }
     return CALLA_OK;
 }
 

@@ -15,7 +15,8 @@ enum {
     SCHEMA_MAX_LINKS = 20000, /* alternatives and first items of all of them */
     SCHEMA_MAX_VALUES = 5000, /* of enums */
     SCHEMA_MAX_PROPERTIES = 5000,
-    SCHEMA_ANY = 0, /* the schemas numbered so: of everything, of nothing */
+    SCHEMA_MAX_NAMES = 1 << 20, /* bytes of the names of properties */
+    SCHEMA_ANY = 0,             /* the schemas numbered so: of everything, of nothing */
     SCHEMA_NONE = 1,
 };
 #define NO_LIMIT UINT32_MAX
@@ -84,7 +85,7 @@ typedef struct schema_set {
     size_t n_memo, memo_capacity;
     json_t *owned;                 /* an array: values that were made here */
     size_t n_values, n_properties; /* of all nodes */
-    size_t n_read, n_links;
+    size_t n_read, n_links, n_name_bytes;
     int64_t work_left; /* comparisons for oneOf */
 } schema_set;
 
@@ -130,6 +131,8 @@ calla_status schema_merge(schema_reader *r, const schema_place *at, uint32_t a, 
                           uint32_t *number);
 /* Takes out the values that the other conditions exclude. */
 calla_status schema_filter_values(schema_reader *r, const schema_place *at, schema_node *s);
+/* Below, at or above 0; integers exactly. A number that is not there counts as 0. */
+int schema_compare_numbers(const json_t *a, const json_t *b);
 /* Whether nothing that is generated from one can be valid under the other. */
 bool schema_disjoint(schema_set *set, uint32_t a, uint32_t b);
 /* Appends. */

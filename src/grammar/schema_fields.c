@@ -116,8 +116,8 @@ static calla_status set_minimum(fields *f, const json_t *value, const schema_pla
 {
     schema_node *s = f->s;
     CALLA_TRY(check_number(f, value, at));
-    double x = json_number_value(value), old = json_number_value(s->minimum);
-    if (s->minimum && (x < old || (x == old && !strict))) return CALLA_OK;
+    int order = schema_compare_numbers(value, s->minimum);
+    if (s->minimum && (order < 0 || (order == 0 && !strict))) return CALLA_OK;
     s->minimum = value, s->exclusive_minimum = strict;
     return CALLA_OK;
 }
@@ -126,8 +126,8 @@ static calla_status set_maximum(fields *f, const json_t *value, const schema_pla
 {
     schema_node *s = f->s;
     CALLA_TRY(check_number(f, value, at));
-    double x = json_number_value(value), old = json_number_value(s->maximum);
-    if (s->maximum && (x > old || (x == old && !strict))) return CALLA_OK;
+    int order = schema_compare_numbers(value, s->maximum);
+    if (s->maximum && (order > 0 || (order == 0 && !strict))) return CALLA_OK;
     s->maximum = value, s->exclusive_maximum = strict;
     return CALLA_OK;
 }

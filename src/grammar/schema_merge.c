@@ -38,20 +38,28 @@ static uint32_t n_characters(const json_t *text)
     return n;
 }
 
+int schema_compare_numbers(const json_t *a, const json_t *b)
+{
+    double x = json_number_value(a), y = json_number_value(b);
+    if (x != y || !json_is_integer(a) || !json_is_integer(b)) return (x > y) - (x < y);
+    return (json_integer_value(a) > json_integer_value(b)) -
+           (json_integer_value(a) < json_integer_value(b));
+}
+
 /* Whether a value has a type that s allows, and meets its bounds and lengths. */
 static bool value_fits(const schema_node *s, const json_t *value)
 {
     unsigned type = type_of(value);
-    double x = json_number_value(value);
     if (!(type & s->types)) return false;
     if (type == TYPE_STRING) {
         uint32_t n = n_characters(value);
         return s->min_length <= n && n <= s->max_length;
     }
     if (!(type & (TYPE_INTEGER | TYPE_NUMBER))) return true;
-    double low = json_number_value(s->minimum), high = json_number_value(s->maximum);
-    if (s->minimum && !(s->exclusive_minimum ? x > low : x >= low)) return false;
-    return !s->maximum || (s->exclusive_maximum ? x < high : x <= high);
+    int low = schema_compare_numbers(value, s->minimum);
+    int high = schema_compare_numbers(value, s->maximum);
+    if (s->minimum && !(s->exclusive_minimum ? low > 0 : low >= 0)) return false;
+    return !s->maximum || (s->exclusive_maximum ? high < 0 : high <= 0);
 }
 
 /* What value_fits does not look at. */
@@ -86,12 +94,11 @@ calla_status schema_filter_values(schema_reader *r, const schema_place *at, sche
 static calla_status merge_numbers(schema_reader *r, const schema_place *at, schema_node *out,
                                   const schema_node *b)
 {
-    double a_low = json_number_value(out->minimum), b_low = json_number_value(b->minimum);
-    double a_high = json_number_value(out->maximum), b_high = json_number_value(b->maximum);
-    if (b->minimum && (!out->minimum || b_low > a_low || (b_low == a_low && b->exclusive_minimum)))
+    int low = schema_compare_numbers(b->minimum, out->minimum);
+    int high = schema_compare_numbers(b->maximum, out->maximum);
+    if (b->minimum && (!out->minimum || low > 0 || (low == 0 && b->exclusive_minimum)))
         out->minimum = b->minimum, out->exclusive_minimum = b->exclusive_minimum;
-    if (b->maximum &&
-        (!out->maximum || b_high < a_high || (b_high == a_high && b->exclusive_maximum)))
+    if (b->maximum && (!out->maximum || high < 0 || (high == 0 && b->exclusive_maximum)))
         out->maximum = b->maximum, out->exclusive_maximum = b->exclusive_maximum;
     if (b->multiple && out->multiple && !json_equal(b->multiple, out->multiple))
         return schema_refuse(r, at, "two different multipleOf cannot be merged");
@@ -289,8 +296,8 @@ static bool objects_exclude(schema_set *set, const schema_node *a, const schema_
 static bool ranges_exclude(const schema_node *a, const schema_node *b)
 {
     if (!a->maximum || !b->minimum) return false;
-    double high = json_number_value(a->maximum), low = json_number_value(b->minimum);
-    return high < low || (high == low && (a->exclusive_maximum || b->exclusive_minimum));
+    int order = schema_compare_numbers(a->maximum, b->minimum);
+    return order < 0 || (order == 0 && (a->exclusive_maximum || b->exclusive_minimum));
 }
 
 static bool plain_disjoint(schema_set *set, const schema_node *a, const schema_node *b, int depth)

@@ -80,6 +80,9 @@ static const sample samples[] = {
     {"{\"type\": \"integer\", \"minimum\": -3, \"maximum\": 105}",
      {"-3", "-1", "0", "105", "99", "100"}, {"-4", "106", "110", "1000", "-30"}},
     {"{\"type\": \"integer\", \"minimum\": 0.5, \"maximum\": 2.5}", {"1", "2"}, {"0", "3"}},
+    {"{\"allOf\": [{\"minimum\": 9007199254740992}, {\"minimum\": 9007199254740993, \"type\": \"integer\"}], \"maximum\": 9007199254740994, \"exclusiveMaximum\": 9007199254740995}",
+     {"9007199254740993", "9007199254740994"}, {"9007199254740992", "9007199254740995"}},
+    {"{\"enum\": [9007199254740993, 9007199254740992], \"maximum\": 9007199254740992}", {"9007199254740992"}, {"9007199254740993"}},
     {"{\"type\": \"integer\", \"multipleOf\": 7}", {"0", "7", "-14", "49"}, {"1", "8", "-13"}},
     {"{\"type\": \"integer\", \"multipleOf\": 2.5}", {"0", "5", "-10"}, {"2", "7"}},
     {"{\"type\": \"number\"}", {"0", "-1.5", "1e5", "1.25e-10"}, {"1.", ".5", "-", "1e", "00"}},
@@ -95,6 +98,7 @@ static const sample samples[] = {
     {"{\"type\": \"string\", \"minLength\": 2, \"maxLength\": 3}",
      {"\"ab\"", "\"abc\"", "\"\xc3\xa9\xc3\xa9\"", "\"\\ud83d\\ude00\\n\"", "\"\xf0\x9f\x98\x80\xf0\x9f\x98\x80\""},
      {"\"a\"", "\"abcd\"", "\"\"", "\"\xc3\xa9\"", "\"\\u0041\""}},
+    {"{\"type\": \"string\", \"pattern\": \"^(((((a{0}){1000}){1000}){1000}){1000}){1000}b$\"}", {"\"b\""}, {"\"ab\"", "\"\""}},
     {"{\"type\": \"string\", \"maxLength\": 0}", {"\"\""}, {"\"a\""}},
     {"{\"type\": \"string\", \"pattern\": \"^a+b?$\"}", {"\"a\"", "\"aab\""}, {"\"b\"", "\"abb\"", "\"\""}},
     {"{\"type\": \"string\", \"pattern\": \"b\"}", {"\"b\"", "\"abc\"", "\"\\nb\""}, {"\"\"", "\"ac\""}},
@@ -195,7 +199,7 @@ static const char *const refused[][2] = {
     {"{\"$ref\": \"#\"}", "leads to itself"},
     {"{\"anyOf\": [{\"$ref\": \"#\"}]}", "schema: a reference that leads to itself"},
     {"{\"allOf\": [{\"$ref\": \"#/$defs/a\"}, {\"type\": \"null\"}], \"$defs\": {\"a\": {\"anyOf\": [{\"$ref\": \"#/$defs/b\"}]}, \"b\": {\"anyOf\": [{\"$ref\": \"#/$defs/a\"}]}}}", "leads to itself"},
-    {"{\"properties\": {\"a\": {\"type\": \"string\", \"pattern\": \"(?!a)\"}}}", "schema.properties.a: pattern: a group that is not plain at byte"},
+    {"{\"properties\": {\"a\": {\"type\": \"string\", \"pattern\": \"(?!a)\"}}}", "schema.properties.a: pattern: a group that is not plain (a lookahead"},
     {"{\"items\": {\"type\": \"string\", \"format\": \"email\", \"maxLength\": 4000000}}", "schema.items: format: a pattern or format with lengths"},
     {"{\"items\": {\"allOf\": [{\"minimum\": 1e300}, {\"type\": \"number\"}]}}", "schema.items.allOf[0]: minimum: a bound of more than"},
     {"{\"properties\": {\"a\": {\"type\": \"number\", \"multipleOf\": 0.12345}}}", "schema.properties.a: multipleOf: only up to"},
@@ -204,7 +208,7 @@ static const char *const refused[][2] = {
     {"{\"$ref\": 1}", "schema.$ref: must be a string"},
     {"{\"allOf\": [{\"$ref\": \"#\"}, {\"type\": \"null\"}]}", "contains itself"},
     {"{\"type\": \"string\", \"format\": \"regex\"}", "schema.format: 'regex' is not supported"},
-    {"{\"type\": \"string\", \"pattern\": \"(?=a)\"}", "a group that is not plain at byte"},
+    {"{\"type\": \"string\", \"pattern\": \"(?=a)\"}", "a group that is not plain (a lookahead"},
     {"{\"type\": \"string\", \"pattern\": \"(a)\\\\1\"}", "an escape that is not supported"},
     {"{\"type\": \"string\", \"pattern\": \"(\"}", "a group without its end"},
     {"{\"type\": \"string\", \"pattern\": \"a)\"}", "a ')' too many"},
@@ -526,7 +530,7 @@ static void hostile_schemas_end_soon(void **state)
     schema = json_pack("{s:[{s:s,s:[s]},{s:s,s:[s]}],s:o}", "oneOf", "$ref", "#/$defs/d0",
                        "required", "x", "$ref", "#/$defs/d0", "required", "y", "$defs", defs);
     assert_error(grammar_create(&(grammar_spec){.schema = schema}, &g, &err), CALLA_ERR_INPUT, &err,
-                 "might both hold");
+                 "schema.oneOf: its alternatives take too many comparisons");
     json_decref(schema);
     /* Patterns that are heavy one by one, and many of them. */
     list = json_array();
@@ -582,6 +586,26 @@ static void links_of_schemas_are_bounded(void **state)
                                               "type", "null", "maxItems", i));
     expect_refusal(json_pack("{s:o,s:{s:{s:o}}}", "anyOf", both, "$defs", "a", "anyOf", no),
                    "schema: more than 20000 alternatives in all");
+}
+
+/* Lengths that no text of a pattern has cost their work, too. */
+static void patterns_and_names_are_bounded_in_sum(void **state)
+{
+    (void)state;
+    json_t *list = json_array(), *properties = json_object();
+    for (int i = 0; i < 1000; i++)
+        json_array_append_new(list, json_pack("{s:s,s:s,s:i}", "type", "string", "pattern",
+                                              "^[a-z]{1000}$", "minLength", 3000 + i));
+    expect_refusal(json_pack("{s:o}", "prefixItems", list), "take too much work");
+    char *name = malloc(100001);
+    memset(name, 'x', 100000);
+    for (int i = 0; i < 12; i++) {
+        snprintf(name + 99900, 101, "%d", i);
+        json_object_set_new(properties, name, json_true());
+    }
+    free(name);
+    expect_refusal(json_pack("{s:o}", "properties", properties),
+                   "the names of properties have more than 1048576 bytes");
 }
 
 /* Choices of choices are as wide as they are; what is given up never leaves nothing. */
@@ -701,6 +725,7 @@ int main(void)
         cmocka_unit_test(nesting_is_bounded_and_can_be_closed),
         cmocka_unit_test(hostile_schemas_end_soon),
         cmocka_unit_test(links_of_schemas_are_bounded),
+        cmocka_unit_test(patterns_and_names_are_bounded_in_sum),
         cmocka_unit_test(choices_of_choices_can_be_begun),
         cmocka_unit_test(optional_properties_that_do_not_fit_are_not_begun),
         cmocka_unit_test(many_alternatives_stay_right),
