@@ -39,8 +39,9 @@ typedef struct pda_edge {
 /* Bytes first, so that they are found without looking at the rest. */
 typedef struct pda_state {
     uint32_t first, n_bytes, n_others; /* edges */
-    bool is_text;      /* the inside of a string of JSON without a pattern: string_text.h */
-    uint32_t min, max; /* of its characters */
+    bool is_text;                      /* the inside of a string of JSON without a pattern */
+    bool is_counted;                   /* the frame's number counts characters: */
+    uint32_t min, max;                 /* how many there have to be; 0, 0 elsewhere */
 } pda_state;
 
 typedef struct interval {

@@ -124,3 +124,73 @@ bool dfa_trim(dfa *d)
     free(useful);
     return any;
 }
+
+/* ---- texts without marks ---- */
+
+uint32_t dfa_mark_next(const dfa *marks, uint32_t at, uint8_t byte)
+{
+    uint32_t next = dfa_next(marks, at, byte);
+    if (next == DFA_NONE) next = dfa_next(marks, 0, byte); /* it may begin one */
+    return next == DFA_NONE ? 0 : next;
+}
+
+typedef struct avoiding {
+    const dfa *d, *marks;
+    dfa out;
+    uint32_t *known; /* [d->n_states][marks->n_states] state of out + 1 */
+    uint32_t
+        *places; /* [d->n_states * marks->n_states] of each state of out: where it is in known */
+} avoiding;
+
+static uint32_t avoiding_state(avoiding *v, uint32_t state, uint32_t mark)
+{
+    uint32_t place = state * (uint32_t)v->marks->n_states + mark;
+    if (v->known[place]) return v->known[place] - 1;
+    uint32_t id = dfa_add_state(&v->out, v->d->states[state].accept);
+    if (dfa_failed(&v->out)) return 0;
+    v->out.states[id].between = v->d->states[state].between;
+    v->places[id] = place;
+    v->known[place] = id + 1;
+    return id;
+}
+
+/* The bytes lo ... hi, which lead to state `to` of d, in pieces that mean the same to the marks. */
+static void avoiding_edge(avoiding *v, uint32_t id, uint32_t mark, const dfa_edge *e)
+{
+    for (int lo = e->lo, hi; lo <= e->hi; lo = hi + 1) {
+        uint32_t next = dfa_mark_next(v->marks, mark, (uint8_t)lo);
+        for (hi = lo; hi < e->hi; hi++)
+            if (dfa_mark_next(v->marks, mark, (uint8_t)(hi + 1)) != next) break;
+        if (v->marks->states[next].accept) continue;
+        uint32_t to = avoiding_state(v, e->to, next);
+        dfa_add_edge(&v->out, id, (uint8_t)lo, (uint8_t)hi, to);
+    }
+}
+
+calla_status dfa_avoid(dfa *d, const dfa *marks, calla_error *err)
+{
+    if (d->n_states == 0) return CALLA_OK;
+    size_t n = d->n_states * marks->n_states;
+    avoiding v = {.d = d, .marks = marks};
+    v.known = calloc(n, sizeof *v.known);
+    v.places = calloc(n, sizeof *v.places);
+    v.out.no_memory = !v.known || !v.places;
+    if (!v.out.no_memory) avoiding_state(&v, 0, 0);
+    for (uint32_t id = 0; id < v.out.n_states && !dfa_failed(&v.out); id++) {
+        uint32_t state = v.places[id] / (uint32_t)marks->n_states;
+        uint32_t mark = v.places[id] % (uint32_t)marks->n_states;
+        for (uint32_t i = d->states[state].first; i != DFA_NONE; i = d->edges[i].next)
+            avoiding_edge(&v, id, mark, &d->edges[i]);
+    }
+    bool any = dfa_trim(&v.out);
+    free(v.known);
+    free(v.places);
+    dfa_free(d);
+    bool no_memory = v.out.no_memory, too_large = v.out.too_large;
+    if (any)
+        *d = v.out;
+    else
+        dfa_free(&v.out);
+    if (too_large) return error_set(err, CALLA_ERR_UNSUPPORTED, "the pattern is too large");
+    return no_memory ? error_set(err, CALLA_ERR_MEMORY, "no memory for a pattern") : CALLA_OK;
+}

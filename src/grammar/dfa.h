@@ -39,5 +39,11 @@ void dfa_add_text(dfa *d, const char *text, size_t n);
  * is accepted. */
 bool dfa_trim(dfa *d);
 bool dfa_failed(const dfa *d);
+/* Where a text that has none of the marks so far stands after one more byte: a state of `marks`, a
+ * tree of texts (dfa_add_text) whose first byte is the same and nowhere else in them. Accepting: a
+ * mark is whole. */
+uint32_t dfa_mark_next(const dfa *marks, uint32_t at, uint8_t byte);
+/* Takes out the texts that have a mark in them. Of nothing (n_states = 0) if none is left. */
+calla_status dfa_avoid(dfa *d, const dfa *marks, calla_error *err);
 
 #endif

@@ -27,6 +27,12 @@ static calla_status add_place(const emitter *e, const schema_node *s, calla_stat
     return status;
 }
 
+calla_status emit_add_pattern_place(const emitter *e, const schema_node *s, calla_status status)
+{
+    if (status != CALLA_OK && e->err) error_prefix(e->err, s->is_format ? "format" : "pattern");
+    return add_place(e, s, status);
+}
+
 /* Numbers and strings: whether there are any is a question to their automata. */
 static calla_status prepare_scalars(emitter *e, const schema_node *s, node_info *info)
 {
@@ -43,9 +49,9 @@ static calla_status prepare_scalars(emitter *e, const schema_node *s, node_info 
     if (!(s->types & TYPE_STRING)) return CALLA_OK;
     info->has_text = s->pattern != NULL;
     if (info->has_text) {
-        calla_status status = text_dfa(s, &e->work_left, &info->text, e->err);
-        if (status != CALLA_OK && e->err) error_prefix(e->err, s->is_format ? "format" : "pattern");
-        CALLA_TRY(add_place(e, s, status));
+        calla_status status = text_dfa(s, SPELLED_JSON, &e->work_left, &info->text, e->err);
+        if (status == CALLA_OK && e->in_call) status = dfa_avoid(&info->text, &e->marks, e->err);
+        CALLA_TRY(emit_add_pattern_place(e, s, status));
         if (info->text.n_states > 0) info->alive |= TYPE_STRING;
     } else if (s->min_length <= s->max_length) {
         info->alive |= TYPE_STRING;
@@ -58,7 +64,7 @@ static calla_status prepare_values(emitter *e, const schema_node *s, node_info *
     strbuf text = {0};
     info->has_text = true; /* all kinds of values are in info->text */
     for (size_t i = 0; i < json_array_size(s->values); i++) {
-        json_write_value(&text, json_array_get(s->values, i));
+        emit_spell(e, json_array_get(s->values, i), &text);
         dfa_add_text(&info->text, text.data ? text.data : "", text.n);
         strbuf_clear(&text);
         info->alive = s->types;
@@ -135,10 +141,20 @@ static unsigned object_need(const emitter *e, const schema_node *s)
     return need;
 }
 
+unsigned emit_types_need(const emitter *e, uint32_t schema, unsigned types)
+{
+    const schema_node *s = e->set->nodes[schema];
+    unsigned need = NEED_MAX, alive = e->info[schema].alive & types;
+    if (alive & ~(unsigned)(TYPE_ARRAY | TYPE_OBJECT)) return 0;
+    if (alive & TYPE_ARRAY) need = at_most(array_need(e, s));
+    if ((alive & TYPE_OBJECT) && object_need(e, s) < need) need = object_need(e, s);
+    return need;
+}
+
 static unsigned node_need(const emitter *e, uint32_t number)
 {
     const schema_node *s = e->set->nodes[number];
-    unsigned need = NEED_MAX, alive = e->info[number].alive;
+    unsigned need = NEED_MAX;
     if (s->is_choice) {
         for (size_t i = 0; i < s->n_alternatives; i++) {
             unsigned one = e->info[s->alternatives[i]].need;
@@ -146,10 +162,8 @@ static unsigned node_need(const emitter *e, uint32_t number)
         }
         return need;
     }
-    if (s->values || (alive & ~(unsigned)(TYPE_ARRAY | TYPE_OBJECT))) return alive ? 0 : NEED_MAX;
-    if (alive & TYPE_ARRAY) need = at_most(array_need(e, s));
-    if ((alive & TYPE_OBJECT) && object_need(e, s) < need) need = object_need(e, s);
-    return need;
+    if (s->values) return e->info[number].alive ? 0 : NEED_MAX;
+    return emit_types_need(e, number, TYPE_ALL);
 }
 
 /* Both grow, respectively shrink, until nothing changes: what a schema contains mostly has a larger
@@ -179,7 +193,9 @@ static void settle(emitter *e)
 
 calla_status emitter_init(emitter *e, const schema_set *set, const char *where, calla_error *err)
 {
-    *e = (emitter){.set = set, .where = where, .err = err, .work_left = PATTERN_MAX_WORK};
+    e->set = set;
+    e->where = where;
+    e->err = err;
     e->info = calloc(set->n_nodes + 1, sizeof *e->info);
     e->queue = calloc(set->n_nodes + 1, sizeof *e->queue);
     e->among = calloc(set->n_nodes + 1, sizeof *e->among);
@@ -199,7 +215,6 @@ calla_status emitter_init(emitter *e, const schema_set *set, const char *where, 
                              where, MAX_EDGES);
     }
     settle(e);
-    builder_init(&e->b);
     return CALLA_OK;
 }
 
@@ -212,6 +227,7 @@ void emitter_free(emitter *e)
     free(e->info);
     free(e->queue);
     free(e->among);
+    dfa_free(&e->marks);
     builder_free(&e->b);
 }
 
@@ -329,22 +345,21 @@ static void emit_string(emitter *e, const schema_node *s, const node_info *info,
     emit_dfa(e, &info->text, inside, true, ACCEPT);
 }
 
-static void emit_plain(emitter *e, const schema_node *s, const node_info *info, uint32_t from)
+void emit_types(emitter *e, uint32_t schema, unsigned types, uint32_t from)
 {
     builder *b = &e->b;
-    if (s->values) {
-        emit_dfa(e, &info->text, from, false, ACCEPT);
-        return;
-    }
-    if (info->alive & TYPE_NULL) builder_text(b, from, "null", 4, ACCEPT);
-    if (info->alive & TYPE_BOOLEAN) {
+    const schema_node *s = e->set->nodes[schema];
+    const node_info *info = &e->info[schema];
+    unsigned alive = info->alive & types;
+    if (alive & TYPE_NULL) builder_text(b, from, "null", 4, ACCEPT);
+    if (alive & TYPE_BOOLEAN) {
         builder_text(b, from, "true", 4, ACCEPT);
         builder_text(b, from, "false", 5, ACCEPT);
     }
-    if (info->alive & TYPE_INTEGER) emit_dfa(e, &info->number, from, false, ACCEPT);
-    if (info->alive & TYPE_STRING) emit_string(e, s, info, from);
-    if (info->alive & TYPE_ARRAY) emit_array(e, s, from, (uint8_t)at_most(array_need(e, s)));
-    if (info->alive & TYPE_OBJECT) emit_object(e, s, from, (uint8_t)at_most(object_need(e, s)));
+    if (alive & TYPE_INTEGER) emit_dfa(e, &info->number, from, false, ACCEPT);
+    if (alive & TYPE_STRING) emit_string(e, s, info, from);
+    if (alive & TYPE_ARRAY) emit_array(e, s, from, (uint8_t)at_most(array_need(e, s)));
+    if (alive & TYPE_OBJECT) emit_object(e, s, from, (uint8_t)at_most(object_need(e, s)));
 }
 
 void emit_all(emitter *e)
@@ -355,8 +370,10 @@ void emit_all(emitter *e)
         const node_info *info = &e->info[number];
         if (s->is_choice)
             emit_choice(e, s, info->part);
+        else if (s->values)
+            emit_dfa(e, &info->text, info->part, false, ACCEPT);
         else
-            emit_plain(e, s, info, info->part);
+            emit_types(e, number, TYPE_ALL, info->part);
     }
 }
 

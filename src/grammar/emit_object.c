@@ -25,7 +25,9 @@ typedef struct key_tree {
     use *found;       /* [keys + 1] of one node */
     interval *when;   /* [keys + 1] scratch */
     const other_keys *others;
-    uint32_t outside[IN_ESCAPE + 1]; /* states that go on in a key that is none of the listed */
+    const text_step *steps; /* [n_steps] */
+    size_t n_steps;
+    uint32_t outside[N_TEXT_PLACES]; /* states that go on in a key that is none of the listed */
 } key_tree;
 
 enum { NOT_TEXT = 0xff };
@@ -148,18 +150,18 @@ static void leave_node(key_tree *t, uint32_t node)
     builder *b = &t->e->b;
     uint8_t place = t->places[node];
     if (!t->others->allowed || place == NOT_TEXT) return;
-    for (size_t i = 0; i < n_text_steps; i++) {
-        const text_step *s = &text_steps[i];
+    for (size_t i = 0; i < t->n_steps; i++) {
+        const text_step *s = &t->steps[i];
         if (s->from == place && s->to != IN_ESCAPE) leave(t, node, s->lo, s->hi, s->to);
     }
-    if (place != IN_TEXT) return;
+    if (!text_is_between(place)) return;
     uint32_t guard = builder_guard_one(b, t->others->when.lo, t->others->when.hi);
     if (dfa_next(&t->tree, node, '\\') == DFA_NONE) {
         uint32_t escape = escape_state(t, node);
-        for (size_t i = 0; i < n_text_steps; i++) {
-            if (text_steps[i].from != IN_ESCAPE) continue;
-            pda_edge *out = builder_bytes(b, escape, text_steps[i].lo, text_steps[i].hi,
-                                          outside_state(t, IN_TEXT));
+        for (size_t i = 0; i < t->n_steps; i++) {
+            if (t->steps[i].from != IN_ESCAPE) continue;
+            pda_edge *out =
+                builder_bytes(b, escape, t->steps[i].lo, t->steps[i].hi, outside_state(t, IN_TEXT));
             if (out) out->act = ACT_SET, out->arg = t->others->after;
         }
     }
@@ -171,10 +173,10 @@ static void leave_node(key_tree *t, uint32_t node)
     quote->arg = t->others->after;
 }
 
-static uint8_t next_place(uint8_t place, uint8_t byte)
+static uint8_t next_place(const key_tree *t, uint8_t place, uint8_t byte)
 {
-    for (size_t i = 0; i < n_text_steps; i++) {
-        const text_step *s = &text_steps[i];
+    for (size_t i = 0; i < t->n_steps; i++) {
+        const text_step *s = &t->steps[i];
         if (s->from == place && s->lo <= byte && byte <= s->hi) return s->to;
     }
     return NOT_TEXT;
@@ -187,7 +189,7 @@ static void emit_node(key_tree *t, uint32_t node)
     for (uint32_t i = d->states[node].first; i != DFA_NONE; i = d->edges[i].next) {
         uint32_t child = d->edges[i].to;
         uint8_t byte = d->edges[i].lo;
-        t->places[child] = node == 0 ? IN_TEXT : next_place(t->places[node], byte);
+        t->places[child] = node == 0 ? IN_TEXT : next_place(t, t->places[node], byte);
         bool in_key = t->places[child] != NOT_TEXT;
         size_t n = find_uses(t, child, in_key);
         if (n == 0 || d->states[child].accept) continue;
@@ -218,6 +220,7 @@ static void end_keys(key_tree *t, const key *keys, size_t n)
 void emit_keys(emitter *e, uint32_t from, const key *keys, size_t n, const other_keys *others)
 {
     key_tree t = {.e = e, .others = others};
+    t.steps = emit_text_steps(e, &t.n_steps);
     static const char quote[] = "\"";
     for (size_t i = 0; i < n; i++) dfa_add_text(&t.tree, keys[i].literal, keys[i].n);
     /* Without any listed key, the quote of the others is the tree. */
@@ -268,7 +271,7 @@ static uint32_t list_keys(emitter *e, const schema_node *s, key *keys, uint32_t 
         const schema_property *p = &s->properties[i];
         strbuf text = {0};
         key *k = &keys[i];
-        json_write_string(&text, json_string_value(p->name), json_string_length(p->name));
+        emit_spell(e, p->name, &text);
         strbuf_putc(&text, ':');
         k->literal = text.data;
         k->n = text.n;

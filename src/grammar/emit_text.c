@@ -6,22 +6,45 @@
 /* UTF-8 without surrogates and without what has to be escaped. The rest of \uXXXX is
  * emit_escapes's.
  */
-const text_step text_steps[] = {
-    {IN_TEXT, 0x20, 0x21, IN_TEXT},   {IN_TEXT, 0x23, 0x5b, IN_TEXT},
-    {IN_TEXT, 0x5d, 0x7f, IN_TEXT},   {IN_TEXT, 0x5c, 0x5c, IN_ESCAPE},
-    {IN_TEXT, 0xc2, 0xdf, IN_1},      {IN_TEXT, 0xe0, 0xe0, IN_E0},
-    {IN_TEXT, 0xe1, 0xec, IN_2},      {IN_TEXT, 0xed, 0xed, IN_ED},
-    {IN_TEXT, 0xee, 0xef, IN_2},      {IN_TEXT, 0xf0, 0xf0, IN_F0},
-    {IN_TEXT, 0xf1, 0xf3, IN_3},      {IN_TEXT, 0xf4, 0xf4, IN_F4},
-    {IN_1, 0x80, 0xbf, IN_TEXT},      {IN_2, 0x80, 0xbf, IN_1},
-    {IN_3, 0x80, 0xbf, IN_2},         {IN_E0, 0xa0, 0xbf, IN_1},
-    {IN_ED, 0x80, 0x9f, IN_1},        {IN_F0, 0x90, 0xbf, IN_2},
-    {IN_F4, 0x80, 0x8f, IN_2},        {IN_ESCAPE, '"', '"', IN_TEXT},
-    {IN_ESCAPE, '\\', '\\', IN_TEXT}, {IN_ESCAPE, 'b', 'b', IN_TEXT},
-    {IN_ESCAPE, 'f', 'f', IN_TEXT},   {IN_ESCAPE, 'n', 'n', IN_TEXT},
-    {IN_ESCAPE, 'r', 'r', IN_TEXT},   {IN_ESCAPE, 't', 't', IN_TEXT},
-};
-const size_t n_text_steps = sizeof text_steps / sizeof *text_steps;
+/* clang-format off */
+#define FROM_BETWEEN(place)                                                                        \
+    {place, 0x20, 0x21, IN_TEXT}, {place, 0x5d, 0x7f, IN_TEXT}, {place, 0x5c, 0x5c, IN_ESCAPE},    \
+    {place, 0xc2, 0xdf, IN_1}, {place, 0xe0, 0xe0, IN_E0}, {place, 0xe1, 0xec, IN_2},              \
+    {place, 0xed, 0xed, IN_ED}, {place, 0xee, 0xef, IN_2}, {place, 0xf0, 0xf0, IN_F0},             \
+    {place, 0xf1, 0xf3, IN_3}, {place, 0xf4, 0xf4, IN_F4}
+#define FROM_WITHIN                                                                                \
+    {IN_1, 0x80, 0xbf, IN_TEXT}, {IN_2, 0x80, 0xbf, IN_1}, {IN_3, 0x80, 0xbf, IN_2},               \
+    {IN_E0, 0xa0, 0xbf, IN_1}, {IN_ED, 0x80, 0x9f, IN_1}, {IN_F0, 0x90, 0xbf, IN_2},               \
+    {IN_F4, 0x80, 0x8f, IN_2}, {IN_ESCAPE, '"', '"', IN_TEXT}, {IN_ESCAPE, '\\', '\\', IN_TEXT},   \
+    {IN_ESCAPE, 'b', 'b', IN_TEXT}, {IN_ESCAPE, 'f', 'f', IN_TEXT}, {IN_ESCAPE, 'n', 'n', IN_TEXT},\
+    {IN_ESCAPE, 'r', 'r', IN_TEXT}, {IN_ESCAPE, 't', 't', IN_TEXT}
+static const text_step any_steps[] = {
+    FROM_BETWEEN(IN_TEXT), {IN_TEXT, 0x23, 0x5b, IN_TEXT}, FROM_WITHIN};
+static const text_step call_steps[] = {
+    FROM_BETWEEN(IN_TEXT), {IN_TEXT, 0x23, 0x3b, IN_TEXT}, {IN_TEXT, '<', '<', IN_LESS},
+    {IN_TEXT, 0x3d, 0x5b, IN_TEXT},
+    FROM_BETWEEN(IN_LESS), {IN_LESS, 0x23, 0x2e, IN_TEXT}, {IN_LESS, 0x30, 0x3b, IN_TEXT},
+    {IN_LESS, '<', '<', IN_LESS}, {IN_LESS, 0x3d, 0x5b, IN_TEXT}, FROM_WITHIN};
+/* clang-format on */
+
+const text_step *emit_text_steps(const emitter *e, size_t *n)
+{
+    *n = e->in_call ? sizeof call_steps / sizeof *call_steps : sizeof any_steps / sizeof *any_steps;
+    return e->in_call ? call_steps : any_steps;
+}
+
+void emit_spell(const emitter *e, const json_t *value, strbuf *out)
+{
+    strbuf text = {0};
+    json_write_value(&text, value);
+    for (size_t i = 0; i < text.n; i++) { /* '<' before '/' is inside of strings only */
+        if (e->in_call && i > 0 && text.data[i] == '/' && text.data[i - 1] == '<')
+            strbuf_putc(out, '\\');
+        strbuf_putc(out, text.data[i]);
+    }
+    out->failed = out->failed || text.failed;
+    strbuf_free(&text);
+}
 
 /* ---- any string ---- */
 
@@ -74,34 +97,46 @@ static void emit_escapes(builder *b, uint32_t escape, uint32_t text)
     hex_digits(b, low_d, 12, 15, two);
 }
 
+void emit_count(builder *b, uint32_t state, uint32_t min, uint32_t max)
+{
+    pda_state *s = &b->a.states[state];
+    s->is_counted = max > 0;
+    s->min = min;
+    s->max = max;
+}
+
 static void emit_text_states(emitter *e, uint32_t *states, uint32_t min, uint32_t max)
 {
     builder *b = &e->b;
     uint32_t more = max == NO_LIMIT ? NO_GUARD : builder_guard_one(b, 0, max - 1);
     uint32_t cap = max == NO_LIMIT ? min : max;
-    for (int i = IN_TEXT; i <= IN_ESCAPE; i++) states[i] = builder_state(b);
-    for (size_t i = 0; i < n_text_steps; i++) {
-        const text_step *t = &text_steps[i];
+    size_t n_steps;
+    const text_step *steps = emit_text_steps(e, &n_steps);
+    for (int i = IN_TEXT; i < N_TEXT_PLACES; i++) states[i] = builder_state(b);
+    for (size_t i = 0; i < n_steps; i++) {
+        const text_step *t = &steps[i];
         if (max == 0) break;
         pda_edge *step = builder_bytes(b, states[t->from], t->lo, t->hi, states[t->to]);
-        if (!step || t->from != IN_TEXT || cap == 0) continue;
+        if (!step || !text_is_between(t->from) || cap == 0) continue;
         step->guard = more;
         step->act = ACT_COUNT;
         step->arg = cap;
     }
     uint32_t enough = builder_guard_one(b, min, UINT32_MAX);
-    pda_edge *quote = builder_bytes(b, states[IN_TEXT], '"', '"', ACCEPT);
-    if (quote) quote->guard = enough;
     if (max > 0) emit_escapes(b, states[IN_ESCAPE], states[IN_TEXT]);
-    if (b->failed != CALLA_OK) return;
-    b->a.states[states[IN_TEXT]].is_text = max > 0;
-    b->a.states[states[IN_TEXT]].min = min;
-    b->a.states[states[IN_TEXT]].max = max;
+    for (int i = 0; i < (e->in_call ? 2 : 1); i++) {
+        uint32_t between = states[i ? IN_LESS : IN_TEXT];
+        pda_edge *quote = builder_bytes(b, between, '"', '"', ACCEPT);
+        if (!quote) return;
+        quote->guard = enough;
+        emit_count(b, between, min, max);
+        b->a.states[between].is_text = max > 0 && !e->in_call;
+    }
 }
 
 uint32_t emit_free_text(emitter *e, uint32_t min, uint32_t max)
 {
-    uint32_t states[IN_ESCAPE + 1];
+    uint32_t states[N_TEXT_PLACES];
     if (min > 0 || max != NO_LIMIT) {
         emit_text_states(e, states, min, max);
         return states[IN_TEXT];
@@ -196,11 +231,12 @@ static calla_status with_lengths(const schema_node *s, const dfa *d, int64_t *wo
     return CALLA_OK;
 }
 
-calla_status text_dfa(const schema_node *s, int64_t *work_left, dfa *out, calla_error *err)
+calla_status text_dfa(const schema_node *s, text_spelling spelling, int64_t *work_left, dfa *out,
+                      calla_error *err)
 {
     dfa d;
     const char *pattern = s->pattern ? s->pattern : "";
-    CALLA_TRY(regex_compile(pattern, s->pattern ? s->n_pattern : 0, work_left, &d, err));
+    CALLA_TRY(regex_compile(pattern, s->pattern ? s->n_pattern : 0, spelling, work_left, &d, err));
     if (d.n_states == 0 || (s->min_length == 0 && s->max_length == NO_LIMIT)) {
         *out = d;
         return CALLA_OK;

@@ -7,7 +7,8 @@
 static calla_status emit(const schema_set *set, uint32_t top, const char *place, grammar *g,
                          calla_error *err)
 {
-    emitter e;
+    emitter e = {.work_left = PATTERN_MAX_WORK};
+    builder_init(&e.b);
     calla_status status = emitter_init(&e, set, place, err);
     if (status != CALLA_OK) goto done;
     if (!emit_is_alive(&e, top) || e.info[top].need >= MAX_FRAMES) {

@@ -3,6 +3,7 @@
  *     schema.h      reads schemas and merges their combinations
  *     regex.h       patterns and formats, number_dfa.h numbers: automata without a stack
  *     emit.h        puts all into one automaton
+ *     call.c        calls of tools
  *     token_trie.h  the vocabulary, made once
  *     matcher.h     follows one answer, and says which tokens may come next
  *
@@ -31,6 +32,13 @@ typedef struct grammar_spec {
 /* Borrows the schema during the call. CALLA_ERR_INPUT names the place in the schema and what is
  * wrong or not supported there. */
 calla_status grammar_create(const grammar_spec *spec, grammar **out, calla_error *err);
+
+/* Calls of tools, from behind `<tool_call>` up to the newline before `</tool_call>`: of the tool
+ * called `only`, or of any (NULL). `tools` is the list of a chat request, checked; it must have the
+ * tool. Arguments of tools with strict: true are held to their parameters' schema, those of others
+ * only to the form. CALLA_ERR_INPUT names the place: "tools[0].function.parameters...". */
+calla_status grammar_create_calls(const json_t *tools, const char *only, grammar **out,
+                                  calla_error *err);
 void grammar_free(grammar *g);
 
 #endif

@@ -352,7 +352,8 @@ static uint64_t place_key(const matcher *m, const place *p, uint32_t *key, uint3
     const pda_state *s = &m->a->states[p->state];
     uint32_t n = 0, number = p->number;
     uint64_t hash = 1469598103934665603u;
-    if (s->is_text && s->max != UINT32_MAX && number >= s->min && s->max - number > TRIE_MAX_BYTES)
+    if (s->is_counted && s->max != UINT32_MAX && number >= s->min &&
+        s->max - number > TRIE_MAX_BYTES)
         number = ENOUGH;
     key[n++] = p->state;
     key[n++] = number;

@@ -13,6 +13,7 @@
 
 typedef struct translator {
     nfa *n;
+    text_spelling spelling;
     uint32_t target;  /* of the character under way */
     uint32_t choices; /* the alternatives collected for it */
 } translator;
@@ -66,7 +67,7 @@ static void add_range(translator *t, uint32_t lo, uint32_t hi)
 {
     uint32_t begin = lo;
     for (uint32_t c = lo; c <= hi && c < 0x80; c++) {
-        if (!is_special(c)) continue;
+        if (!is_special(c) || (t->spelling == SPELLED_RAW && c != 0)) continue;
         if (begin < c) utf8_split(begin, c - 1, add_sequence, t);
         add_escape(t, c);
         begin = c + 1;
@@ -124,15 +125,15 @@ static uint32_t add_node(translator *t, const regex_tree *tree, uint32_t node, u
     }
 }
 
-calla_status regex_compile(const char *pattern, size_t n_bytes, int64_t *work_left, dfa *out,
-                           calla_error *err)
+calla_status regex_compile(const char *pattern, size_t n_bytes, text_spelling spelling,
+                           int64_t *work_left, dfa *out, calla_error *err)
 {
     calla_status status = CALLA_OK;
     regex_tree tree = {0};
     nfa n = {0};
     *out = (dfa){.max_states = PATTERN_MAX_STATES};
     CALLA_TRY_GOTO(regex_parse(pattern, n_bytes, &tree, err), done);
-    translator t = {.n = &n};
+    translator t = {.n = &n, .spelling = spelling};
     uint32_t start = add_node(&t, &tree, tree.root, nfa_add_match(&n));
     status = nfa_determinize(&n, start, work_left, out, err);
 done:

@@ -11,12 +11,17 @@
 
 enum { PATTERN_MAX_STATES = 4096, PATTERN_MAX_WORK = 30000000 };
 
-/* The automaton of the strings that match pattern [n_bytes] (UTF-8), as JSON spells them between
- * quotes: ", \ and controls are escaped, in one way each, and there is no NUL.
+/* How the characters of a string are written. */
+typedef enum text_spelling {
+    SPELLED_JSON, /* as between quotes: ", \ and controls are escaped, in one way each */
+    SPELLED_RAW,  /* as they are */
+} text_spelling;
+
+/* The automaton of the strings that match pattern [n_bytes] (UTF-8); there is no NUL in them.
  * CALLA_ERR_UNSUPPORTED says what the pattern has that is not supported, or that it is too large.
  * *work_left is PATTERN_MAX_WORK at first, for all patterns of a schema. */
-calla_status regex_compile(const char *pattern, size_t n_bytes, int64_t *work_left, dfa *out,
-                           calla_error *err);
+calla_status regex_compile(const char *pattern, size_t n_bytes, text_spelling spelling,
+                           int64_t *work_left, dfa *out, calla_error *err);
 
 /* The pattern of a format of JSON schema ("date", "uuid" ...), or NULL. */
 const char *format_pattern(const char *name);

@@ -121,8 +121,8 @@ calla_status answer_init(answer *a, const vocabulary *v, job *j, const job_promp
     a->calls = json_array();
     if (!a->calls) return no_memory(err);
     const calla_text *text = &prompt->rendered.text;
-    bool no_calls = r->tool_choice == TOOLS_NONE || r->grammar;
-    a->calls_by_token = r->grammar && r->tools && r->tool_choice == TOOLS_AUTO;
+    bool no_calls = r->tool_choice == TOOLS_NONE || r->grammar || r->calls;
+    a->calls_by_token = r->calls || (r->grammar && r->tools && r->tool_choice == TOOLS_AUTO);
     return chat_parser_create(text->data, text->n_bytes, r->tools, no_calls, on_event, a,
                               &a->parser, err);
 }

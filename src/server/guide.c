@@ -1,7 +1,5 @@
 #include "server/guide.h"
 
-#include "base/strbuf.h"
-
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,30 +37,16 @@ calla_status guide_add_rule(guide *g, token_rule *rule, calla_error *err)
     return need_mask(g, err);
 }
 
-calla_status guide_require_call(guide *g, const char *const *names, int32_t n, calla_error *err)
+calla_status guide_add_calls(guide *g, const grammar *calls, bool required, calla_error *err)
 {
-    strbuf text = {0};
-    calla_status status = CALLA_OK;
+    const char *const texts[] = {g->thinking ? GRAMMAR_GAP "<tool_call>" : "<tool_call>"};
     token_rule *rule;
-    size_t *starts = calloc((size_t)n, sizeof *starts);
-    const char **texts = calloc((size_t)n, sizeof *texts);
-    for (int32_t i = 0; starts && i < n; i++) {
-        starts[i] = text.n;
-        strbuf_printf(&text, "%s<tool_call>\n<function=%s>\n", g->thinking ? "\n\n" : "", names[i]);
-        strbuf_putc(&text, '\0');
+    if (required) {
+        CALLA_TRY(token_rule_texts(g->vocabulary, texts, 1, &rule, err));
+        CALLA_TRY(guide_add_rule(g, rule, err));
     }
-    if (!starts || !texts || text.failed) {
-        status = error_set(err, CALLA_ERR_MEMORY, "no memory for %d names", n);
-        goto done;
-    }
-    for (int32_t i = 0; i < n; i++) texts[i] = text.data + starts[i];
-    CALLA_TRY_GOTO(token_rule_texts(g->vocabulary, texts, n, &rule, err), done);
-    status = guide_add_rule(g, rule, err);
-done:
-    strbuf_free(&text);
-    free(starts);
-    free(texts);
-    return status;
+    CALLA_TRY(token_rule_calls(g->vocabulary, calls, g->n_rules > 0, &rule, err));
+    return guide_add_rule(g, rule, err);
 }
 
 /* While reasoning, with rules to come: all tokens but those that would end the answer or begin it

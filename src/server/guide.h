@@ -27,8 +27,9 @@ calla_status guide_init(guide *g, const vocabulary *v, bool thinking, int64_t bu
 void guide_deinit(guide *g);
 /* Adds a rule behind those there are, and owns it. */
 calla_status guide_add_rule(guide *g, token_rule *rule, calla_error *err);
-/* The answer must begin with a call of one of names[n]. */
-calla_status guide_require_call(guide *g, const char *const *names, int32_t n, calla_error *err);
+/* Calls are of the grammar `calls`, which stays the caller's; required: the answer is calls alone.
+ * Behind another rule, that one has to end with `<tool_call>`. */
+calla_status guide_add_calls(guide *g, const grammar *calls, bool required, calla_error *err);
 
 /* The mask for the next token, valid until the next call; NULL = all may come. */
 const uint32_t *guide_mask(guide *g);

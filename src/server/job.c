@@ -20,6 +20,7 @@ void job_request_deinit(job_request *r)
 {
     free(r->logit_bias);
     grammar_free(r->grammar);
+    grammar_free(r->calls);
 }
 
 void job_free(job *j)

@@ -36,6 +36,7 @@ typedef struct job_request {
     bool no_thinking, preserve_thinking;
     int64_t thinking_budget; /* tokens of reasoning, -1 = no limit */
     grammar *grammar;        /* of the content, owned; or NULL */
+    grammar *calls;          /* of tool calls, owned; NULL = as the model writes them */
     /* Both. */
     calla_sampling sampling;
     calla_logit_bias *logit_bias; /* [sampling.n_logit_bias] owned */

@@ -53,21 +53,11 @@ static calla_status add_grammar(slot *s, calla_error *err)
 static calla_status set_rules(slot *s, calla_error *err)
 {
     const job_request *r = &s->job->request;
-    calla_status status = CALLA_OK;
     CALLA_TRY(guide_init(&s->guide, s->shared->vocabulary, answer_is_reasoning(&s->answer),
                          r->thinking_budget, err));
-    if (r->grammar) return add_grammar(s, err);
-    if (r->tool_choice != TOOLS_REQUIRED) return CALLA_OK;
-    size_t n = json_array_size(r->tools);
-    const char **names = calloc(n + 1, sizeof *names);
-    if (!names) return error_set(err, CALLA_ERR_MEMORY, "no memory for %zu tools", n);
-    for (size_t i = 0; i < n; i++)
-        names[i] = json_string_value(
-            json_object_get(json_object_get(json_array_get(r->tools, i), "function"), "name"));
-    if (r->tool_name) names[0] = r->tool_name, n = 1;
-    status = guide_require_call(&s->guide, names, (int32_t)n, err);
-    free(names);
-    return status;
+    if (r->grammar) CALLA_TRY(add_grammar(s, err));
+    if (!r->calls) return CALLA_OK;
+    return guide_add_calls(&s->guide, r->calls, r->tool_choice == TOOLS_REQUIRED, err);
 }
 
 static void set_limits(slot *s)

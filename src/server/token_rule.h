@@ -37,5 +37,10 @@ calla_status token_rule_texts(const vocabulary *v, const char *const *texts, int
  * tool call instead, which fulfils the rule. */
 calla_status token_rule_grammar(const vocabulary *v, const grammar *g, bool after_reasoning,
                                 bool or_call, token_rule **rule, calla_error *err);
+/* Anything, but what follows `<tool_call>` is of a grammar of calls (grammar_create_calls), which
+ * stays the caller's; then come further calls or the end. begun: `<tool_call>` came already. The
+ * vocabulary has both tags. The rule is never fulfilled. */
+calla_status token_rule_calls(const vocabulary *v, const grammar *g, bool begun, token_rule **rule,
+                              calla_error *err);
 
 #endif

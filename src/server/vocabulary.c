@@ -6,7 +6,8 @@ calla_status vocabulary_init(vocabulary *v, const calla_tokenizer *tokenizer, in
     *v = (vocabulary){.tokenizer = tokenizer,
                       .n_tokens = calla_tokenizer_n_tokens(tokenizer),
                       .n_mask_words = (n_vocab + 31) / 32,
-                      .tool_call = calla_tokenizer_find(tokenizer, "<tool_call>")};
+                      .tool_call = calla_tokenizer_find(tokenizer, "<tool_call>"),
+                      .tool_call_end = calla_tokenizer_find(tokenizer, "</tool_call>")};
     for (int32_t id = 0; id < v->n_tokens; id++) {
         if (!calla_tokenizer_is_stop(tokenizer, id)) continue;
         if (v->n_stops == MAX_STOP_TOKENS)

@@ -260,6 +260,32 @@ static bool make_grammar(const wire_reader *w, api_error *e)
     return ok ? true : api_fail_status(e, &err);
 }
 
+static bool any_is_strict(const json_t *tools)
+{
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *function = json_object_get(json_array_get(tools, i), "function");
+        if (json_is_true(json_object_get(function, "strict"))) return true;
+    }
+    return false;
+}
+
+/* Calls are constrained where one has to come, and where a strict function can be called. */
+static bool make_calls(const wire_reader *w, api_error *e)
+{
+    const vocabulary *v = w->d->vocabulary;
+    job_request *r = w->r;
+    calla_error err;
+    bool wanted = r->tool_choice == TOOLS_REQUIRED ||
+                  (r->tool_choice == TOOLS_AUTO && any_is_strict(r->tools));
+    if (!wanted) return true;
+    if (v->tool_call < 0 || v->tool_call_end < 0)
+        return api_fail(
+            e, 400, "tools", "unsupported_value",
+            "tools: the model has no tokens for calls that could be required or strict");
+    if (grammar_create_calls(r->tools, r->tool_name, &r->calls, &err) == CALLA_OK) return true;
+    return api_fail_status(e, &err);
+}
+
 static bool read_modalities(const json_t *value, const char *name, void *into, api_error *e)
 {
     (void)into;
@@ -308,5 +334,6 @@ bool wire_read_chat(json_t *body, const wire_defaults *d, job_request *r, api_er
     if (w.n_top_logprobs >= 0 && !r->logprobs)
         return api_invalid(e, "top_logprobs", "top_logprobs needs logprobs: true");
     set_thinking(&w);
-    return check_tool_choice(&w, e) && wire_finish_common(&w, e) && make_grammar(&w, e);
+    return check_tool_choice(&w, e) && wire_finish_common(&w, e) && make_grammar(&w, e) &&
+           make_calls(&w, e);
 }

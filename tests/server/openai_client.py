@@ -209,6 +209,36 @@ def test_structured_parse():
     assert text.startswith("{")
 
 
+class Trip(pydantic.BaseModel):
+    """Plan a trip."""
+
+    city: str = pydantic.Field(max_length=12)
+    days: int = pydantic.Field(ge=1, le=9)
+    kind: Kind
+    note: Optional[str] = pydantic.Field(max_length=8)
+    stops: list[Kind] = pydantic.Field(max_length=2)
+
+
+def test_strict_tools():
+    """A class as a function: the client sets strict, and reads the arguments back as the class."""
+    tools = [openai.pydantic_function_tool(Trip)]
+    assert tools[0]["function"]["strict"]
+    for seed in range(4):
+        answer = client.chat.completions.parse(
+            model="tiny", messages=RIVER, tools=tools, tool_choice="required", temperature=1.5,
+            seed=seed, parallel_tool_calls=False, extra_body={"thinking_budget": 20},
+        )
+        assert answer.choices[0].finish_reason == "tool_calls"
+        trip = answer.choices[0].message.tool_calls[0].function.parsed_arguments
+        assert isinstance(trip, Trip) and 1 <= trip.days <= 9 and len(trip.stops) <= 2
+    strict = json.loads(json.dumps(TOOLS))
+    for tool in strict:
+        tool["function"]["strict"] = True
+        tool["function"]["parameters"]["additionalProperties"] = False
+    message = create(WEATHER, tools=strict).choices[0].message
+    assert json.loads(message.tool_calls[0].function.arguments) == {"city": "Paris"}
+
+
 SCHEMAS = [
     {"type": "array", "items": {"type": "integer", "minimum": 3, "maximum": 77, "multipleOf": 3},
      "minItems": 1, "maxItems": 4},

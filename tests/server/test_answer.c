@@ -257,36 +257,94 @@ static int32_t count(const uint32_t *mask)
     return n;
 }
 
-static void a_call_is_forced_token_by_token(void **state)
+/* Calls of functions without parameters. */
+static grammar *calls_of(const char *const *names, int n)
+{
+    grammar *g;
+    json_t *tools = json_array();
+    for (int i = 0; i < n; i++)
+        json_array_append_new(
+            tools, json_pack("{s:{s:s, s:b}}", "function", "name", names[i], "strict", 1));
+    assert_ok(grammar_create_calls(tools, NULL, &g, &err), &err);
+    json_decref(tools);
+    return g;
+}
+
+/* Any of the tokens that are allowed, until one ends the answer. */
+static void follow_any(guide *g, strbuf *text)
+{
+    for (;;) {
+        const uint32_t *mask = guide_mask(g);
+        int32_t token = rand() % words.n_tokens;
+        size_t n;
+        assert_true(count(mask) >= 1);
+        while (!allows(mask, token)) token = (token + 1) % words.n_tokens;
+        if (calla_tokenizer_is_stop(tokenizer, token)) return;
+        const char *bytes = calla_tokenizer_bytes(tokenizer, token, &n);
+        strbuf_append(text, bytes, n);
+        guide_accept(g, token, false);
+    }
+}
+
+/* Skips one of the texts that stands at *at. */
+static bool skip_one(const char **at, const char *const *names, int n)
+{
+    for (int i = 0; i < n; i++) {
+        char expected[96];
+        snprintf(expected, sizeof expected, "<tool_call>\n<function=%s>\n</function>\n</tool_call>",
+                 names[i]);
+        if (strncmp(*at, expected, strlen(expected)) != 0) continue;
+        *at += strlen(expected);
+        if (**at == '\n') ++*at;
+        return true;
+    }
+    return false;
+}
+
+static void calls_are_forced_token_by_token(void **state)
 {
     (void)state;
     static const char *const names[] = {"get_weather", "get_time", "search"};
+    grammar *calls = calls_of(names, 3);
     srand(9);
     for (int round = 0; round < 40; round++) {
         guide g;
         strbuf text = {0};
         assert_ok(guide_init(&g, &words, false, -1, &err), &err);
-        assert_ok(guide_require_call(&g, names, 3, &err), &err);
-        const uint32_t *mask;
-        while ((mask = guide_mask(&g))) { /* any of the tokens allowed */
-            assert_in_range(count(mask), 1, 3);
-            int32_t token = rand() % words.n_tokens;
-            while (!allows(mask, token)) token = (token + 1) % words.n_tokens;
-            size_t n;
-            const char *bytes = calla_tokenizer_bytes(tokenizer, token, &n);
-            strbuf_append(&text, bytes, n);
-            guide_accept(&g, token, false);
-        }
-        bool known = false;
-        for (int i = 0; i < 3; i++) {
-            char expected[64];
-            snprintf(expected, sizeof expected, "<tool_call>\n<function=%s>\n", names[i]);
-            known = known || strcmp(text.data, expected) == 0;
-        }
-        if (!known) fail_msg("%s", text.data);
+        assert_ok(guide_add_calls(&g, calls, true, &err), &err);
+        follow_any(&g, &text);
+        const char *at = text.data;
+        do
+            if (!skip_one(&at, names, 3)) fail_msg("%s", text.data);
+        while (*at);
         strbuf_free(&text);
         guide_deinit(&g);
     }
+    grammar_free(calls);
+}
+
+/* Anything may come until a call begins. */
+static void a_call_that_begins_is_held_to_its_form(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"now"};
+    grammar *calls = calls_of(names, 1);
+    guide g;
+    strbuf text = {0};
+    assert_ok(guide_init(&g, &words, false, -1, &err), &err);
+    assert_ok(guide_add_calls(&g, calls, false, &err), &err);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(count(guide_mask(&g)), words.n_tokens);
+        guide_accept(&g, byte_tokens['<'], false);
+    }
+    guide_accept(&g, words.tool_call, false);
+    strbuf_puts(&text, "<tool_call>");
+    follow_any(&g, &text);
+    const char *at = text.data;
+    assert_true(skip_one(&at, names, 1));
+    strbuf_free(&text);
+    guide_deinit(&g);
+    grammar_free(calls);
 }
 
 static void reasoning_comes_before_the_rules(void **state)
@@ -295,7 +353,8 @@ static void reasoning_comes_before_the_rules(void **state)
     static const char *const names[] = {"f"};
     guide g;
     assert_ok(guide_init(&g, &words, true, 2, &err), &err);
-    assert_ok(guide_require_call(&g, names, 1, &err), &err);
+    grammar *calls = calls_of(names, 1);
+    assert_ok(guide_add_calls(&g, calls, true, &err), &err);
     for (int i = 0; i < 2; i++) { /* anything but an end or a call */
         const uint32_t *mask = guide_mask(&g);
         assert_int_equal(count(mask), words.n_tokens - words.n_stops - 1);
@@ -308,19 +367,21 @@ static void reasoning_comes_before_the_rules(void **state)
     int32_t think_end = calla_tokenizer_find(tokenizer, "</think>");
     bool thinking = true;
     while ((mask = guide_mask(&g))) {
-        assert_int_equal(count(mask), 1);
         int32_t token = 0;
+        assert_int_equal(count(mask), 1);
         while (!allows(mask, token)) token++;
         if (token == think_end) thinking = false;
         size_t n;
         const char *bytes = calla_tokenizer_bytes(tokenizer, token, &n);
         strbuf_append(&text, bytes, n);
         guide_accept(&g, token, thinking);
+        if (token == words.tool_call) break; /* the grammar is next */
     }
     assert_string_equal(text.data, "\n\nThat is enough thought; here is the answer.\n</think>\n\n"
-                                   "<tool_call>\n<function=f>\n");
+                                   "<tool_call>");
     strbuf_free(&text);
     guide_deinit(&g);
+    grammar_free(calls);
     /* Nothing to keep to: no mask at all. */
     assert_ok(guide_init(&g, &words, true, -1, &err), &err);
     assert_null(guide_mask(&g));
@@ -509,7 +570,8 @@ int main(void)
         cmocka_unit_test(as_little_as_possible_is_held_back),
         cmocka_unit_test(broken_characters_are_replaced),
         cmocka_unit_test(log_probabilities_are_those_of_the_content),
-        cmocka_unit_test(a_call_is_forced_token_by_token),
+        cmocka_unit_test(calls_are_forced_token_by_token),
+        cmocka_unit_test(a_call_that_begins_is_held_to_its_form),
         cmocka_unit_test(reasoning_comes_before_the_rules),
         cmocka_unit_test(answers_keep_their_tokens),
         cmocka_unit_test(reasoning_is_put_back_where_it_belongs),

@@ -105,8 +105,11 @@ static void fields_are_honoured_or_refused_by_name(void **state)
         {"\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"a>b\"}}]",
          "tools[0].function.name", "invalid_value"},
         {"\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"a\", \"strict\": "
-         "true}}]",
-         "tools[0].function.strict", "unsupported_parameter"},
+         "1}}]",
+         "tools[0].function.strict", "invalid_value"},
+        {"\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"a\", \"strict\": "
+         "true, \"parameters\": {\"properties\": {\"b\": {\"not\": {}}}}}}]",
+         "tools[0].function.parameters.properties.b.not", "invalid_value"},
         {"\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"a\"}}, {\"type\": "
          "\"function\", \"function\": {\"name\": \"a\"}}]",
          "tools[1].function.name", "invalid_value"},

@@ -200,6 +200,109 @@ static void text_that_looks_like_a_call_stays_content(void **state)
     answer_clear(&a);
 }
 
+/* ---- strict functions ---- */
+
+static const char trip[] =
+    "{\"type\": \"object\", \"properties\": {\"city\": {\"type\": \"string\", \"maxLength\": 12}, "
+    "\"days\": {\"type\": \"integer\", \"minimum\": 1, \"maximum\": 9}, "
+    "\"by\": {\"enum\": [\"car\", \"train\"]}, "
+    "\"note\": {\"anyOf\": [{\"type\": \"string\", \"maxLength\": 8}, {\"type\": \"null\"}]}, "
+    "\"stops\": {\"type\": \"array\", \"items\": {\"type\": \"string\", \"pattern\": "
+    "\"^[a-z]{1,8}$\"}, \"maxItems\": 3}}, "
+    "\"required\": [\"city\", \"days\", \"by\", \"note\", \"stops\"], "
+    "\"additionalProperties\": false}";
+
+static json_t *strict_tool(const char *name)
+{
+    return json_pack("{s:s, s:{s:s, s:b, s:o}}", "type", "function", "function", "name", name,
+                     "strict", 1, "parameters", schema_of(trip));
+}
+
+/* Calls of a hot answer, all of them of strict functions: gives their number. */
+static size_t expect_valid_calls(json_t *message)
+{
+    const json_t *calls = json_object_get(message, "tool_calls");
+    for (size_t i = 0; i < json_array_size(calls); i++)
+        expect_valid(text_at(json_array_get(calls, i), "function.arguments"), trip);
+    return json_array_size(calls);
+}
+
+static void strict_calls_have_valid_arguments(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 6; seed++) {
+        json_t *body = chat("What is a river?");
+        with(body, "tools", json_pack("[o, o]", strict_tool("plan"), strict_tool("plan_again")));
+        with(body, "tool_choice", json_string("required"));
+        with(body, "parallel_tool_calls", json_false());
+        with(body, "temperature", json_real(2));
+        with(body, "seed", json_integer(seed));
+        with(body, "n", json_integer(2));
+        with(body, "enable_thinking", json_boolean(seed % 2));
+        with(body, "thinking_budget", json_integer(20));
+        answer_t a = client_post_json(s, 200, path, body);
+        for (int i = 0; i < 2; i++) {
+            char place[64];
+            snprintf(place, sizeof place, "choices.%d.message", i);
+            assert_int_equal(expect_valid_calls((json_t *)json_at(a.json, place)), 1);
+            snprintf(place, sizeof place, "choices.%d.finish_reason", i);
+            assert_string_equal(text_at(a.json, place), "tool_calls");
+        }
+        answer_clear(&a);
+    }
+}
+
+/* Where the model may call, a call that it begins is held to the form, with its own arguments. */
+static void strict_calls_of_the_models_choice_are_valid(void **state)
+{
+    (void)state;
+    json_t *weather = weather_tool();
+    json_object_set_new(json_object_get(json_array_get(weather, 0), "function"), "strict",
+                        json_true());
+    json_t *body = with(chat("What is the weather in Paris?"), "tools", weather);
+    json_t *streamed = with(json_deep_copy(body), "stream", json_true());
+    answer_t a = client_post_json(s, 200, path, body);
+    assert_string_equal(text_at(a.json, "choices.0.message.tool_calls.0.function.arguments"),
+                        "{\"city\": \"Paris\"}");
+    assert_string_equal(text_at(a.json, "choices.0.finish_reason"), "tool_calls");
+    answer_clear(&a);
+    a = client_post_json(s, 200, path, streamed);
+    json_t *events = client_events(&a);
+    strbuf arguments = {0};
+    for (size_t i = 0; i < json_array_size(events); i++) {
+        const json_t *part =
+            json_at(json_array_get(events, i), "choices.0.delta.tool_calls.0.function.arguments");
+        if (part) strbuf_puts(&arguments, json_string_value(part));
+    }
+    assert_string_equal(arguments.data, "{\"city\": \"Paris\"}");
+    strbuf_free(&arguments);
+    json_decref(events);
+    answer_clear(&a);
+    char call[16];
+    answer_t t = client_post(s, 200, "/v1/tokenize", "{s:s}", "text", "<tool_call>");
+    snprintf(call, sizeof call, "%d", (int)int_at(t.json, "tokens.0"));
+    answer_clear(&t);
+    for (int seed = 0; seed < 4; seed++) { /* a model that calls what it does not know */
+        body = with(chat("What is a river?"), "tools", json_pack("[o]", strict_tool("plan")));
+        with(body, "logit_bias", json_pack("{s:i}", call, 30));
+        with(body, "parallel_tool_calls", json_false());
+        with(body, "enable_thinking", json_false());
+        with(body, "temperature", json_real(1.5));
+        with(body, "seed", json_integer(seed));
+        a = client_post_json(s, 200, path, body);
+        assert_int_equal(expect_valid_calls((json_t *)json_at(a.json, "choices.0.message")), 1);
+        answer_clear(&a);
+    }
+    /* Beside a format of the content. */
+    body = with(ask(person), "tools", json_pack("[o]", strict_tool("plan")));
+    with(body, "logit_bias", json_pack("{s:i}", call, 30));
+    with(body, "enable_thinking", json_false());
+    with(body, "parallel_tool_calls", json_false());
+    a = client_post_json(s, 200, path, body);
+    assert_int_equal(expect_valid_calls((json_t *)json_at(a.json, "choices.0.message")), 1);
+    answer_clear(&a);
+}
+
 static void refuse(json_t *format, const char *param)
 {
     json_t *body = with(chat("What is a river?"), "response_format", format);
@@ -246,6 +349,8 @@ int main(void)
         cmocka_unit_test(json_object_is_an_object),
         cmocka_unit_test(a_call_may_come_instead),
         cmocka_unit_test(text_that_looks_like_a_call_stays_content),
+        cmocka_unit_test(strict_calls_have_valid_arguments),
+        cmocka_unit_test(strict_calls_of_the_models_choice_are_valid),
         cmocka_unit_test(what_is_wrong_is_named),
     };
     return cmocka_run_group_tests(tests, start, stop);
