@@ -15,6 +15,8 @@ struct fake_cloud {
     struct MHD_Daemon *daemon;
     char url[64];
     pthread_mutex_t lock;
+    pthread_cond_t release;
+    bool released;
     fake_answer answers[MAX_ANSWERS];
     int n_answers, next;
     fake_cloud_fn *fn;
@@ -98,9 +100,17 @@ static void choose_answer(fake_cloud *f, exchange *x)
     x->n_all = x->n_once * (a->n_repeats ? a->n_repeats : 1);
 }
 
-static enum MHD_Result answer(exchange *x, struct MHD_Connection *connection)
+static void await_release(fake_cloud *f)
+{
+    pthread_mutex_lock(&f->lock);
+    while (!f->released) pthread_cond_wait(&f->release, &f->lock);
+    pthread_mutex_unlock(&f->lock);
+}
+
+static enum MHD_Result answer(fake_cloud *f, exchange *x, struct MHD_Connection *connection)
 {
     const fake_answer *a = &x->answer;
+    if (a->held) await_release(f);
     if (a->delay_ms) sleep_ms(a->delay_ms);
     struct MHD_Response *r =
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 65536, read_body, x, NULL);
@@ -131,7 +141,7 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
     record(f, connection, url, method, &x->body);
     choose_answer(f, x);
     pthread_mutex_unlock(&f->lock);
-    return answer(x, connection);
+    return answer(f, x, connection);
 }
 
 static void on_completed(void *user, struct MHD_Connection *connection, void **state,
@@ -165,6 +175,7 @@ static fake_cloud *start(unsigned flags, const char *certificate, const char *ke
 {
     fake_cloud *f = calloc(1, sizeof *f);
     pthread_mutex_init(&f->lock, NULL);
+    pthread_cond_init(&f->release, NULL);
     struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)certificate},
                                    {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)key},
                                    {MHD_OPTION_END, 0, NULL}};
@@ -194,11 +205,21 @@ fake_cloud *fake_cloud_start_tls(const char *certificate, const char *key)
     return start(MHD_USE_TLS, certificate, key);
 }
 
+void fake_cloud_release(fake_cloud *f)
+{
+    pthread_mutex_lock(&f->lock);
+    f->released = true;
+    pthread_cond_broadcast(&f->release);
+    pthread_mutex_unlock(&f->lock);
+}
+
 void fake_cloud_stop(fake_cloud *f)
 {
+    fake_cloud_release(f);
     MHD_stop_daemon(f->daemon);
     strbuf_free(&f->received);
     strbuf_free(&f->last_body);
+    pthread_cond_destroy(&f->release);
     pthread_mutex_destroy(&f->lock);
     free(f);
 }
@@ -215,6 +236,7 @@ void fake_cloud_script(fake_cloud *f, const fake_answer *answers, int n)
     f->n_answers = n;
     f->next = 0;
     f->fn = NULL;
+    f->released = false;
     pthread_mutex_unlock(&f->lock);
 }
 

@@ -15,6 +15,7 @@ typedef struct fake_answer {
     const char *body;                  /* borrowed; [a small completion] */
     size_t n_repeats;                  /* the body so many times [1] */
     int delay_ms;                      /* before the status */
+    bool held;                         /* until fake_cloud_release, before the status */
     size_t piece_bytes;                /* the body in pieces of so many bytes [all at once] */
     int piece_ms;                      /* between them */
     size_t cut_after;                  /* the connection breaks after so many bytes, 0 = never */
@@ -32,6 +33,8 @@ const char *fake_cloud_url(const fake_cloud *f);
 
 /* Answers in turn, copied; the last one stays. */
 void fake_cloud_script(fake_cloud *f, const fake_answer *answers, int n);
+/* Lets the answers go that are held, and those to come. */
+void fake_cloud_release(fake_cloud *f);
 /* Answers with 200 and what the function says. */
 void fake_cloud_reply(fake_cloud *f, fake_cloud_fn *fn, void *user);
 

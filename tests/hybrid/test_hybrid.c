@@ -21,7 +21,7 @@ static char audit_path[600], policy_path[600];
 static const char default_policy[] =
     "{\"categories\": {\"finance\": \"ask\", \"personal\": \"redact\"}, \"cloud\": {\"retries\": "
     "0, "
-    "\"first_byte_timeout_ms\": 3000}, \"prices\": {\"big\": {\"input\": 1000000, \"output\": "
+    "\"first_byte_timeout_ms\": 60000}, \"prices\": {\"big\": {\"input\": 1000000, \"output\": "
     "2000000, \"currency\": \"EUR\"}}}";
 
 static void open_with(const char *policy_text)
@@ -802,7 +802,12 @@ static void test_clouds_that_fail(void **state)
     expect_failure(&(fake_answer){.body = "[1]"}, text, 502, "cloud_error", false);
     expect_failure(&(fake_answer){.type = "text/event-stream", .body = "data: 1\n\n"}, text, 502,
                    "cloud_error", false);
-    expect_failure(&(fake_answer){.delay_ms = 4000}, text, 504, "cloud_timeout", true);
+    hybrid_close(h);
+    open_with("{\"cloud\": {\"retries\": 0, \"first_byte_timeout_ms\": 300}}");
+    expect_failure(&(fake_answer){.held = true}, text, 504, "cloud_timeout", true);
+    fake_cloud_release(cloud);
+    hybrid_close(h);
+    open_with(default_policy);
     /* Streams. */
     expect_failure(&(fake_answer){.body = "{}"}, STREAM, 502, "cloud_error", false);
     expect_failure(&(fake_answer){.type = "text/event-stream", .body = "data: {oops\n\n"}, STREAM,

@@ -16,7 +16,7 @@
 
 static const char policy_text[] = "{\"categories\": {\"finance\": \"ask\", \"personal\": "
                                   "\"redact\"}, \"cloud\": {\"retries\": 0, "
-                                  "\"first_byte_timeout_ms\": 10000}}";
+                                  "\"first_byte_timeout_ms\": 60000}}";
 
 static char audit_path[600], policy_path[600];
 static const char *dir;
@@ -426,7 +426,7 @@ static void test_engine_goes_on(void **state)
     (void)state;
     enum { N = 8 };
     fake_cloud *f = fake_cloud_start();
-    fake_answer slow = {.delay_ms = 5000};
+    fake_answer slow = {.held = true};
     pthread_t threads[N];
     slow_request requests[N];
     fake_cloud_script(f, &slow, 1);
@@ -440,6 +440,7 @@ static void test_engine_goes_on(void **state)
     assert_true(strlen(content_of(&a)) > 0);
     for (int i = 0; i < N; i++) assert_false(atomic_load(&requests[i].done));
     answer_clear(&a);
+    fake_cloud_release(f);
     for (int i = 0; i < N; i++) pthread_join(threads[i], NULL);
     client_stop(s);
     fake_cloud_stop(f);
