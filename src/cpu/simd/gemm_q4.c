@@ -345,6 +345,7 @@ int64_t KERNEL(measure_multiply_q4)(int64_t n_rounds, float *sink)
     for (int64_t r = 0; r < n_rounds; r++)
         UNROLL for (int i = 0; i < SUMS; i++) sum[i] = add_products(sum[i], sum[i], x);
     for (int i = 1; i < SUMS; i++) sum[0] = vi_add(sum[0], sum[i]);
-    *sink = (float)vi_sum(vi_and(sum[0], vi_set1(1))); /* the sums have wrapped around */
+    /* They have wrapped around: of their lower bits a sum that fits. */
+    *sink = (float)vi_sum(vi_and(sum[0], vi_set1(0xfffff)));
     return n_rounds * SUMS * VL * 4;
 }
