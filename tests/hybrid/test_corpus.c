@@ -3,6 +3,7 @@
 #include "support/support.h"
 
 #include "corpus.h"
+#include "hybrid/detector.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -169,23 +170,6 @@ static void test_slots_are_known(void **state)
         assert_true(doc.clean == (doc.n_labels == 0));
         strbuf_free(&doc.text);
     }
-}
-
-static int create_detector(void **state)
-{
-    calla_error err;
-    calla_status status = detector_create((detector **)state, &err);
-    if (status == CALLA_ERR_UNSUPPORTED) {
-        printf("SKIP: %s\n", err.message);
-        exit(77);
-    }
-    return status != CALLA_OK;
-}
-
-static int free_detector(void **state)
-{
-    detector_free(*state);
-    return 0;
 }
 
 int main(void)

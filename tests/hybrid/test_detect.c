@@ -2,6 +2,7 @@
 #include "support/support.h"
 
 #include "hybrid/detect.h"
+#include "hybrid/detector.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,23 +10,11 @@
 
 static detector *shared;
 
-static int create_detector(void **state)
+static int setup(void **state)
 {
-    (void)state;
-    calla_error err = {0};
-    calla_status status = detector_create(&shared, &err);
-    if (status == CALLA_ERR_UNSUPPORTED) {
-        printf("SKIP: %s\n", err.message);
-        exit(77);
-    }
-    return status != CALLA_OK;
-}
-
-static int free_detector(void **state)
-{
-    (void)state;
-    detector_free(shared);
-    return 0;
+    int failed = create_detector(state);
+    shared = *state;
+    return failed;
 }
 
 /* The findings of `text` as "category/kind:value; ...". */
@@ -275,5 +264,5 @@ int main(void)
         cmocka_unit_test(test_records),  cmocka_unit_test(test_names_are_stable),
         cmocka_unit_test(test_masks),
     };
-    return cmocka_run_group_tests(tests, create_detector, free_detector);
+    return cmocka_run_group_tests(tests, setup, free_detector);
 }

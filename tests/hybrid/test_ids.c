@@ -3,10 +3,10 @@
 #include "support/support.h"
 
 #include "hybrid/detect.h"
+#include "hybrid/detector.h"
 #include "hybrid/id_forms.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const struct {
@@ -112,23 +112,6 @@ static void test_kinds_have_examples(void **state)
             has = has || strcmp(id_forms[i].kind, examples[k].kind) == 0;
         if (!has) fail_msg("no example of %s", id_forms[i].kind);
     }
-}
-
-static int create_detector(void **state)
-{
-    calla_error err;
-    calla_status status = detector_create((detector **)state, &err);
-    if (status == CALLA_ERR_UNSUPPORTED) {
-        printf("SKIP: %s\n", err.message);
-        exit(77);
-    }
-    return status != CALLA_OK;
-}
-
-static int free_detector(void **state)
-{
-    detector_free(*state);
-    return 0;
 }
 
 int main(void)

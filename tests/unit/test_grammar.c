@@ -2,8 +2,8 @@
  * nothing invalid passes; masks equal what trying each token says; limits; refusals. */
 #include "grammar/matcher.h"
 #include "support/json_validator.h"
-#include "support/random_schema.h"
 #include "support/support.h"
+#include "support/tokens.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,9 +15,7 @@ static calla_error err;
 static int setup(void **state)
 {
     (void)state;
-    assert_ok(calla_tokenizer_open(CALLA_SOURCE_DIR "/models/tiny", &tokenizer, &err), &err);
-    int32_t n_words = (calla_tokenizer_n_tokens(tokenizer) + 31) / 32;
-    assert_ok(token_trie_create(tokenizer, n_words, &tokens, &err), &err);
+    open_tokens(&tokenizer, &tokens);
     return 0;
 }
 
@@ -27,14 +25,6 @@ static int teardown(void **state)
     token_trie_free(tokens);
     calla_tokenizer_close(tokenizer);
     return 0;
-}
-
-static json_t *parse(const char *text)
-{
-    json_error_t e;
-    json_t *value = json_loads(text, JSON_DECODE_ANY, &e);
-    if (!value) fail_msg("%s: %s", text, e.text);
-    return value;
 }
 
 static grammar *make(const json_t *schema)
@@ -155,7 +145,7 @@ static void texts_are_told_apart(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
         const sample *s = &samples[i];
-        json_t *schema = parse(s->schema);
+        json_t *schema = parse_value(s->schema);
         grammar *g = make(schema);
         matcher *m = follow(g);
         for (int k = 0; k < 8 && s->good[k]; k++) {
@@ -239,7 +229,7 @@ static void what_cannot_be_held_is_refused_by_name(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        json_t *schema = parse(refused[i][0]);
+        json_t *schema = parse_value(refused[i][0]);
         grammar *g = NULL;
         calla_status status = grammar_create(&(grammar_spec){.schema = schema}, &g, &err);
         if (status == CALLA_OK) fail_msg("%s is accepted", refused[i][0]);
@@ -249,11 +239,6 @@ static void what_cannot_be_held_is_refused_by_name(void **state)
 }
 
 /* ---- random texts ---- */
-
-static bool allowed(const uint32_t *mask, int32_t token)
-{
-    return mask[token / 32] >> (token % 32) & 1;
-}
 
 static int32_t token_of(char c)
 {
@@ -271,16 +256,9 @@ static int32_t choose(random_source *r, const uint32_t *mask, int n_chosen)
     bool end_soon = n_chosen > 150;
     for (int i = 0; i < 6 && draw_below(r, end_soon ? 2 : 8) == 0; i++) {
         int32_t end = token_of(ends[draw_below(r, 4)]);
-        if (allowed(mask, end)) return end;
+        if (mask_allows(mask, end)) return end;
     }
-    int32_t n = 0, chosen = -1;
-    for (int32_t id = 0; id < tokens->n_tokens; id++) {
-        size_t n_bytes;
-        token_trie_bytes(tokens, id, &n_bytes);
-        if (!allowed(mask, id) || (end_soon && n_bytes > 1)) continue;
-        if (draw_below(r, (uint32_t)++n) == 0) chosen = id; /* each with the same chance */
-    }
-    return chosen;
+    return draw_token(r, tokens, mask, end_soon);
 }
 
 /* Drives the matcher to an end, with the text in *out. */
@@ -408,11 +386,11 @@ static void check_mask(matcher *m, const strbuf *text)
     matcher_allow(m, mask);
     for (int32_t id = 0; id < tokens->n_tokens; id++) {
         bool accepted = matcher_accept_token(m, id);
-        if (accepted != allowed(mask, id)) {
+        if (accepted != mask_allows(mask, id)) {
             size_t n;
             const char *bytes = token_trie_bytes(tokens, id, &n);
             fail_msg("after %.*s: '%.*s' is %d, the mask says %d", (int)text->n, text->data, (int)n,
-                     bytes, accepted, allowed(mask, id));
+                     bytes, accepted, mask_allows(mask, id));
         }
         if (accepted) accept_again(m, text);
     }
@@ -445,7 +423,7 @@ static void masks_are_what_trying_each_token_says(void **state)
 
 static grammar *grammar_of_text(const char *text)
 {
-    json_t *schema = parse(text);
+    json_t *schema = parse_value(text);
     grammar *g = make(schema);
     json_decref(schema);
     return g;
@@ -462,8 +440,8 @@ static void nesting_is_bounded_and_can_be_closed(void **state)
     while (matcher_accept(m, "[", 1)) depth++;
     assert_int_equal(depth, MAX_FRAMES + 1);
     matcher_allow(m, mask);
-    assert_true(allowed(mask, token_of(']')));
-    assert_false(allowed(mask, token_of('[')));
+    assert_true(mask_allows(mask, token_of(']')));
+    assert_false(mask_allows(mask, token_of('[')));
     assert_false(matcher_may_end(m));
     while (depth-- > 0) assert_true(matcher_accept(m, "]", 1));
     assert_true(matcher_may_end(m));
@@ -555,7 +533,7 @@ static void hostile_schemas_end_soon(void **state)
                  "schema.required: more than 5000 names");
     json_decref(schema);
     /* Values that must nest deeper than there are frames. */
-    schema = parse("{\"type\": \"null\"}");
+    schema = parse_value("{\"type\": \"null\"}");
     for (int i = 0; i < 150; i++)
         schema = json_pack("{s:s,s:o,s:i}", "type", "array", "items", schema, "minItems", 1);
     assert_error(grammar_create(&(grammar_spec){.schema = schema}, &g, &err), CALLA_ERR_INPUT, &err,

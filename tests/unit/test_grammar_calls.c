@@ -3,8 +3,8 @@
 #include "grammar/matcher.h"
 #include "model/chat.h"
 #include "support/json_validator.h"
-#include "support/random_schema.h"
 #include "support/support.h"
+#include "support/tokens.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,9 +17,7 @@ static calla_error err;
 static int setup(void **state)
 {
     (void)state;
-    assert_ok(calla_tokenizer_open(CALLA_SOURCE_DIR "/models/tiny", &tokenizer, &err), &err);
-    int32_t n_words = (calla_tokenizer_n_tokens(tokenizer) + 31) / 32;
-    assert_ok(token_trie_create(tokenizer, n_words, &tokens, &err), &err);
+    open_tokens(&tokenizer, &tokens);
     return 0;
 }
 
@@ -29,14 +27,6 @@ static int teardown(void **state)
     token_trie_free(tokens);
     calla_tokenizer_close(tokenizer);
     return 0;
-}
-
-static json_t *parse(const char *text)
-{
-    json_error_t e;
-    json_t *value = json_loads(text, JSON_DECODE_ANY, &e);
-    if (!value) fail_msg("%s: %s", text, e.text);
-    return value;
 }
 
 /* ---- calls read back ---- */
@@ -96,11 +86,6 @@ static json_t *arguments_of(const json_t *tools, const strbuf *text, const char 
 
 /* ---- random calls ---- */
 
-static bool allowed(const uint32_t *mask, int32_t token)
-{
-    return mask[token / 32] >> (token % 32) & 1;
-}
-
 /* Something that ends what is under way, if it may come. */
 static bool try_end(matcher *m, random_source *r, strbuf *out)
 {
@@ -109,18 +94,6 @@ static bool try_end(matcher *m, random_source *r, strbuf *out)
     if (!matcher_accept(m, end, strlen(end))) return false;
     strbuf_puts(out, end);
     return true;
-}
-
-static int32_t any_token(random_source *r, const uint32_t *mask, bool short_ones)
-{
-    int32_t n = 0, chosen = -1;
-    for (int32_t id = 0; id < tokens->n_tokens; id++) {
-        size_t n_bytes;
-        token_trie_bytes(tokens, id, &n_bytes);
-        if (!allowed(mask, id) || (short_ones && n_bytes > 1)) continue;
-        if (draw_below(r, (uint32_t)++n) == 0) chosen = id;
-    }
-    return chosen;
 }
 
 static void drive(matcher *m, random_source *r, strbuf *out)
@@ -134,7 +107,7 @@ static void drive(matcher *m, random_source *r, strbuf *out)
         if (draw_below(r, n > 150 ? 1 : 3) == 0 && try_end(m, r, out)) continue;
         memset(mask, 0, (size_t)tokens->n_mask_words * sizeof *mask);
         matcher_allow(m, mask);
-        int32_t token = any_token(r, mask, n > 150);
+        int32_t token = draw_token(r, tokens, mask, n > 150);
         if (token < 0) fail_msg("a dead end: %s", out->data);
         assert_true(matcher_accept_token(m, token));
         const char *bytes = token_trie_bytes(tokens, token, &n_bytes);
@@ -223,9 +196,9 @@ static void calls_of_others_are_whole(void **state)
     random_source r = {.seed = 12};
     strbuf text = {0};
     json_t *tools =
-        parse("[{\"function\": {\"name\": \"g\", \"parameters\": {\"type\": \"object\", "
-              "\"properties\": {\"n\": {\"type\": \"integer\"}}}}},"
-              "{\"function\": {\"name\": \"get\", \"strict\": true}}]");
+        parse_value("[{\"function\": {\"name\": \"g\", \"parameters\": {\"type\": \"object\", "
+                    "\"properties\": {\"n\": {\"type\": \"integer\"}}}}},"
+                    "{\"function\": {\"name\": \"get\", \"strict\": true}}]");
     grammar *g = grammar_of(tools);
     matcher *m = follow(g);
     for (int k = 0; k < 200; k++) {
@@ -292,7 +265,7 @@ static void calls_are_told_apart(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
         const sample *s = &samples[i];
-        json_t *tools = one_tool(parse(s->parameters));
+        json_t *tools = one_tool(parse_value(s->parameters));
         grammar *g = grammar_of(tools);
         matcher *m = follow(g);
         for (int k = 0; k < 8 && s->good[k]; k++)
@@ -363,7 +336,7 @@ static void what_cannot_be_held_is_refused_by_name(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        json_t *tools = one_tool(parse(refused[i][0]));
+        json_t *tools = one_tool(parse_value(refused[i][0]));
         grammar *g = NULL;
         calla_status status = grammar_create_calls(tools, NULL, &g, &err);
         if (status == CALLA_OK) fail_msg("%s is accepted", refused[i][0]);
