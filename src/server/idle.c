@@ -46,9 +46,9 @@ void idle_work_add(idle_work *w, const calla_session *session)
     w->timelines[w->n++] = (calla_tokens){copy, n};
 }
 
-bool idle_work_pending(const idle_work *w)
+int32_t idle_work_count(const idle_work *w)
 {
-    return w->n > 0;
+    return w->n;
 }
 
 bool idle_work_run(idle_work *w, calla_session *session, int64_t n_most)

@@ -113,6 +113,8 @@ void metrics_write(metrics *m, int64_t memory_bytes, strbuf *out)
               "Requests waiting for their turn.");
     put_value(out, "choices_running", "gauge", (double)get(&m->gauges.choices_running),
               "Answers being computed.");
+    put_value(out, "answers_to_reprefill", "gauge", (double)get(&m->gauges.answers_to_reprefill),
+              "Answers that wait to be prefilled again (--strict-cache).");
     put_value(out, "cache_snapshots", "gauge", (double)get(&m->gauges.snapshots),
               "Snapshots in the prompt cache.");
     put_value(out, "cache_snapshots_max", "gauge", (double)get(&m->gauges.snapshot_capacity),

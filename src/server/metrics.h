@@ -19,6 +19,7 @@ typedef struct histogram {
 typedef struct metrics_gauges {
     atomic_llong jobs_queued, choices_running;
     atomic_llong snapshots, snapshot_capacity, snapshot_evictions;
+    atomic_llong answers_to_reprefill;
     atomic_llong request_bytes; /* memory of requests, as http.c estimates it */
 } metrics_gauges;
 

@@ -71,6 +71,13 @@ static int retry_after(const scheduler *s)
     return wait < 1 ? 1 : wait > 60 ? 60 : (int)wait;
 }
 
+/* Under the lock. */
+static void count_waiting(scheduler *s, int32_t change)
+{
+    s->n_waiting += change;
+    atomic_store(&s->config.metrics->gauges.jobs_queued, s->n_waiting);
+}
+
 bool scheduler_submit(scheduler *s, job *j, api_error *e)
 {
     bool accepted = false;
@@ -91,7 +98,7 @@ bool scheduler_submit(scheduler *s, job *j, api_error *e)
         j->deadline_ns =
             s->config.timeout_ns ? j->stats.submitted_ns + s->config.timeout_ns : INT64_MAX;
         *end = j;
-        s->n_waiting++;
+        count_waiting(s, 1);
         accepted = true;
         pthread_cond_signal(&s->changed);
     }
@@ -108,6 +115,29 @@ void scheduler_stop(scheduler *s, int64_t deadline_ns)
     pthread_mutex_unlock(&s->lock);
 }
 
+/* ---- gauges ---- */
+
+static int32_t count_slots(const scheduler *s, bool decoding)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < s->config.n_parallel; i++)
+        n += s->slots[i].job && s->slots[i].decoding == decoding;
+    return n;
+}
+
+/* Whoever has got the last byte of an answer finds in the metrics what it did, and not itself:
+ * called before a job is closed, and where something changes between jobs. */
+static void set_gauges(scheduler *s)
+{
+    metrics_gauges *g = &s->config.metrics->gauges;
+    const snapshot_store *cache = &s->engine->snapshots;
+    atomic_store(&g->choices_running, count_slots(s, true) + count_slots(s, false));
+    atomic_store(&g->snapshots, snapshot_store_count(cache));
+    atomic_store(&g->snapshot_capacity, cache->n_slots);
+    atomic_store(&g->snapshot_evictions, cache->n_evicted);
+    if (s->idle) atomic_store(&g->answers_to_reprefill, idle_work_count(s->idle));
+}
+
 /* ---- ends of jobs ---- */
 
 static void unlink_job(scheduler *s, job *j)
@@ -116,7 +146,7 @@ static void unlink_job(scheduler *s, job *j)
     for (job **at = &s->queue; *at; at = &(*at)->next) {
         if (*at != j) continue;
         *at = j->next;
-        if (j->n_started == 0) s->n_waiting--;
+        if (j->n_started == 0) count_waiting(s, -1);
         break;
     }
     pthread_mutex_unlock(&s->lock);
@@ -133,6 +163,7 @@ static void close_job(scheduler *s, job *j)
         s->mean_job_s += (seconds - s->mean_job_s) / 8;
         pthread_mutex_unlock(&s->lock);
     }
+    set_gauges(s);
     outbox_close(&j->out);
 }
 
@@ -248,12 +279,13 @@ static void start_choice(scheduler *s, slot *t, job *j)
 {
     calla_error err;
     int32_t choice = j->n_started;
+    atomic_fetch_add(&s->config.metrics->gauges.choices_running, 1); /* before it is not queued */
     if (choice + 1 == job_n_choices(j)) {
         unlink_job(s, j);
         j->n_started++;
     } else {
         pthread_mutex_lock(&s->lock);
-        if (j->n_started++ == 0) s->n_waiting--;
+        if (j->n_started++ == 0) count_waiting(s, -1);
         pthread_mutex_unlock(&s->lock);
     }
     const char *user = j->request.user;
@@ -277,14 +309,6 @@ static void admit_jobs(scheduler *s)
 }
 
 /* ---- running ---- */
-
-static int32_t count_slots(const scheduler *s, bool decoding)
-{
-    int32_t n = 0;
-    for (int32_t i = 0; i < s->config.n_parallel; i++)
-        n += s->slots[i].job && s->slots[i].decoding == decoding;
-    return n;
-}
 
 static int64_t piece_tokens(const scheduler *s)
 {
@@ -375,29 +399,17 @@ static bool decode(scheduler *s)
 
 /* ---- the engine thread ---- */
 
-static void set_gauges(scheduler *s)
-{
-    metrics_gauges *g = &s->config.metrics->gauges;
-    const snapshot_store *cache = &s->engine->snapshots;
-    pthread_mutex_lock(&s->lock);
-    atomic_store(&g->jobs_queued, s->n_waiting);
-    pthread_mutex_unlock(&s->lock);
-    atomic_store(&g->choices_running, count_slots(s, true) + count_slots(s, false));
-    atomic_store(&g->snapshots, snapshot_store_count(cache));
-    atomic_store(&g->snapshot_capacity, cache->n_slots);
-    atomic_store(&g->snapshot_evictions, cache->n_evicted);
-}
-
 /* Waits while there is nothing to do; false when there never will be. */
 static bool wait_for_work(scheduler *s)
 {
     bool running = count_slots(s, true) + count_slots(s, false) > 0;
     pthread_mutex_lock(&s->lock);
     while (!running && !s->queue && !s->stopping) {
-        if (s->idle && idle_work_pending(s->idle)) {
+        if (s->idle && idle_work_count(s->idle) > 0) {
             pthread_mutex_unlock(&s->lock);
             if (idle_work_run(s->idle, s->slots[0].session, IDLE_PIECE))
                 metrics_add(&s->config.metrics->reprefilled, 1);
+            set_gauges(s);
             pthread_mutex_lock(&s->lock);
         } else {
             pthread_cond_wait(&s->changed, &s->lock);

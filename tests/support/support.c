@@ -5,11 +5,27 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* CALLA_TEST_FILTER in the environment names the only tests of a program to run, with * and ?. */
 __attribute__((constructor)) static void set_filter(void)
 {
     cmocka_set_test_filter(getenv("CALLA_TEST_FILTER"));
+}
+
+/* A test that fails jumps out of what it was doing and leaves its memory; the sanitizer's report of
+ * that would bury why it failed. */
+static void end_failed(int status, void *unused)
+{
+    (void)unused;
+    if (status == 0) return;
+    fflush(NULL);
+    _exit(status); /* what tests registered has run: the first handler is the last to be called */
+}
+
+__attribute__((constructor)) static void watch_exit(void)
+{
+    on_exit(end_failed, NULL);
 }
 
 void assert_ok(calla_status status, const calla_error *err)

@@ -11,6 +11,10 @@
 
 #include <calla/model.h>
 
+/* Seconds after which a test gives up waiting for what has to come: more than the slowest machine
+ * needs with a sanitizer, and less than CTest waits for the test. */
+enum { PATIENCE_S = 300 };
+
 /* Fails the test with the error's message unless status is CALLA_OK. */
 void assert_ok(calla_status status, const calla_error *err);
 /* Fails unless status is `expected` and the message contains `part`. */
