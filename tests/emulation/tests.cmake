@@ -15,7 +15,7 @@ add_custom_target(emulated DEPENDS calla ${kernel_tests} test_base test_oracle t
 function(add_emulated cpu name filter)
   add_test(NAME emulation/${cpu}/${name} COMMAND ${emulator} $<TARGET_FILE:${name}>
            CONFIGURATIONS emulation)
-  set_tests_properties(emulation/${cpu}/${name} PROPERTIES LABELS emulation TIMEOUT 600
+  set_tests_properties(emulation/${cpu}/${name} PROPERTIES LABELS emulation TIMEOUT 1800
                        ENVIRONMENT "QEMU_CPU=${cpu};CALLA_TEST_FILTER=${filter}")
 endfunction()
 
@@ -36,7 +36,7 @@ foreach(processor ${processors})
   add_test(NAME emulation/${cpu}/program CONFIGURATIONS emulation
            COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/emulation/program.sh ${emulated_program}
                    ${CMAKE_BINARY_DIR} ${PROJECT_SOURCE_DIR} ${isa})
-  set_tests_properties(emulation/${cpu}/program PROPERTIES LABELS emulation TIMEOUT 600
+  set_tests_properties(emulation/${cpu}/program PROPERTIES LABELS emulation TIMEOUT 1800
                        ENVIRONMENT QEMU_CPU=${cpu})
 endforeach()
 # Of another architecture's build this is the only run.

@@ -4,6 +4,7 @@
 #include "base/strbuf.h"
 
 #include <curl/curl.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,31 +51,28 @@ int client_teardown(void **state)
 
 typedef struct transfer {
     strbuf body, headers;
-    int64_t start_ns, first_ns;
     const request_t *request;
 } transfer;
 
 static size_t on_body(char *data, size_t size, size_t n, void *user)
 {
     transfer *t = user;
-    if (t->first_ns == 0) t->first_ns = clock_ns();
     strbuf_append(&t->body, data, size * n);
-    size_t most = t->request->abort_after;
-    return most > 0 && t->body.n >= most ? 0 : size * n;
+    const request_t *r = t->request;
+    bool leaves = r->abort_after > 0 && t->body.n >= r->abort_after;
+    if (r->watch_for && strstr(t->body.data, r->watch_for)) {
+        if (r->seen)
+            atomic_store(r->seen, true);
+        else
+            leaves = true;
+    }
+    return leaves ? 0 : size * n;
 }
 
 static size_t on_header(char *data, size_t size, size_t n, void *user)
 {
     strbuf_append(&((transfer *)user)->headers, data, size * n);
     return size * n;
-}
-
-static int on_progress(void *user, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d)
-{
-    const transfer *t = user;
-    (void)a, (void)b, (void)c, (void)d;
-    double limit = t->request->abort_after_s;
-    return limit > 0 && (double)(clock_ns() - t->start_ns) > limit * 1e9;
 }
 
 static struct curl_slist *header_list(const request_t *request)
@@ -101,7 +99,7 @@ answer_t client_send(const server *s, const request_t *request)
 {
     char url[512];
     answer_t a = {0};
-    transfer t = {.request = request, .start_ns = clock_ns()};
+    transfer t = {.request = request};
     CURL *curl = curl_easy_init();
     struct curl_slist *headers = header_list(request);
     snprintf(url, sizeof url, "http://127.0.0.1:%d%s", server_port(s), request->path);
@@ -112,10 +110,7 @@ answer_t client_send(const server *s, const request_t *request)
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, &t);
     curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, on_header);
     curl_easy_setopt(curl, CURLOPT_HEADERDATA, &t);
-    curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, on_progress);
-    curl_easy_setopt(curl, CURLOPT_XFERINFODATA, &t);
-    curl_easy_setopt(curl, CURLOPT_NOPROGRESS, request->abort_after_s > 0 ? 0L : 1L);
-    curl_easy_setopt(curl, CURLOPT_TIMEOUT, 120L);
+    curl_easy_setopt(curl, CURLOPT_TIMEOUT, (long)PATIENCE_S);
     if (request->body) {
         curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE, (long)strlen(request->body));
         curl_easy_setopt(curl, CURLOPT_POSTFIELDS, request->body);
@@ -126,7 +121,6 @@ answer_t client_send(const server *s, const request_t *request)
     curl_slist_free_all(headers);
     curl_easy_cleanup(curl);
     a.broken = code != CURLE_OK;
-    a.first_byte_s = t.first_ns ? (double)(t.first_ns - t.start_ns) / 1e9 : -1;
     a.body = take(&t.body, &a.n_body);
     a.headers = take(&t.headers, NULL);
     a.json = json_loadb(a.body, a.n_body, JSON_ALLOW_NUL, NULL);
@@ -295,7 +289,22 @@ void pause_ms(int ms)
     nanosleep(&t, NULL);
 }
 
+static void wait_for(const server *s, const char *metric, double least, double most)
+{
+    int64_t end_ns = clock_ns() + (int64_t)PATIENCE_S * 1000000000;
+    double now;
+    while ((now = client_metric(s, metric)) < least || now > most) {
+        if (clock_ns() > end_ns) fail_msg("%s stays %g, instead of %g", metric, now, least);
+        pause_ms(2);
+    }
+}
+
 void client_wait_for(const server *s, const char *metric, double value)
 {
-    while (client_metric(s, metric) != value) pause_ms(2);
+    wait_for(s, metric, value, value);
+}
+
+void client_wait_for_least(const server *s, const char *metric, double least)
+{
+    wait_for(s, metric, least, HUGE_VAL);
 }

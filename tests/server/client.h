@@ -7,6 +7,7 @@
 
 #include <jansson.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 /* Options for quick, repeatable tests: any port, greedy, one thread, 64 MiB of cache. */
 server_options client_options(void);
@@ -21,9 +22,8 @@ typedef struct answer_t {
     long status;
     char *body, *headers; /* NUL-terminated */
     size_t n_body;
-    json_t *json;        /* of the body, or NULL */
-    double first_byte_s; /* of the body, after the request */
-    bool broken;         /* the connection ended before the answer did */
+    json_t *json; /* of the body, or NULL */
+    bool broken;  /* the connection ended before the answer did */
 } answer_t;
 void answer_clear(answer_t *a);
 
@@ -33,8 +33,9 @@ typedef struct request_t {
     const char *body;       /* or NULL */
     const char *headers[8]; /* besides Content-Type: application/json with a body */
     bool no_content_type;
-    size_t abort_after;   /* closes the connection after so many bytes of the answer, 0 = never */
-    double abort_after_s; /* or after so long */
+    size_t abort_after;    /* closes the connection after so many bytes of the answer, 0 = never */
+    const char *watch_for; /* a text of the answer's body: */
+    atomic_bool *seen;     /* becomes true with it; NULL = then the connection is closed */
 } request_t;
 
 answer_t client_send(const server *s, const request_t *request);
@@ -66,8 +67,9 @@ json_t *endless_chat(const server *s, int max_tokens, bool stream);
 
 /* A value of /metrics. */
 double client_metric(const server *s, const char *name);
-/* Waits until it is that. */
+/* Waits until it is that; until it is at least that. */
 void client_wait_for(const server *s, const char *metric, double value);
+void client_wait_for_least(const server *s, const char *metric, double least);
 void pause_ms(int ms);
 
 #endif

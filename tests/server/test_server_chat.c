@@ -76,7 +76,7 @@ static void a_stream_says_the_same_in_chunks(void **state)
     char *content = joined(events, 0, "content"), *thought = joined(events, 0, "reasoning_content");
     assert_string_equal(content, river_answer);
     assert_non_null(strstr(thought, "I will explain it"));
-    assert_true(n >= 5); /* on a busy machine tokens come several at once */
+    assert_true(n >= 4); /* on a busy machine all tokens may come at once */
     assert_string_equal(text_at(events, "0.object"), "chat.completion.chunk");
     assert_string_equal(text_at(events, "0.choices.0.delta.role"), "assistant");
     for (size_t i = 0; i + 1 < n; i++)
