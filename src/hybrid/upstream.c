@@ -462,10 +462,8 @@ static int64_t step_all(upstream *u, bool *finished)
     return next_ns < cutoff_ns ? next_ns : cutoff_ns;
 }
 
-/* Whether any has ended: what is next has then changed. */
-static bool end_tries(CURLM *multi)
+static void end_tries(CURLM *multi)
 {
-    bool any = false;
     CURLMsg *m;
     int n_left;
     while ((m = curl_multi_info_read(multi, &n_left))) {
@@ -474,9 +472,7 @@ static bool end_tries(CURLM *multi)
         if (m->msg != CURLMSG_DONE) continue;
         curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &c);
         end_try(c, code);
-        any = true;
     }
-    return any;
 }
 
 static int poll_ms(int64_t until_ns)
@@ -492,10 +488,11 @@ static void *run(void *user)
     for (;;) {
         bool finished;
         int n_running;
+        /* First what has come: it is in time even if this thread was late to look. */
+        curl_multi_perform(u->multi, &n_running);
+        end_tries(u->multi);
         int64_t next_ns = step_all(u, &finished);
         if (finished) return NULL;
-        curl_multi_perform(u->multi, &n_running);
-        if (end_tries(u->multi)) continue;
         curl_multi_poll(u->multi, NULL, 0, poll_ms(next_ns), NULL);
     }
 }

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { MAX_ANSWERS = 16 };
 
@@ -26,6 +25,7 @@ struct fake_cloud {
 };
 
 typedef struct exchange {
+    fake_cloud *cloud;
     strbuf body;
     fake_answer answer;
     char *made; /* by fn */
@@ -37,12 +37,6 @@ static const char completion[] =
     "\"choices\": [{\"index\": 0, \"message\": {\"role\": \"assistant\", \"content\": \"From the "
     "cloud.\"}, \"finish_reason\": \"stop\"}], \"usage\": {\"prompt_tokens\": 7, "
     "\"completion_tokens\": 4, \"total_tokens\": 11}}";
-
-static void sleep_ms(int ms)
-{
-    struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
-    nanosleep(&t, NULL);
-}
 
 static enum MHD_Result add_header_line(void *user, enum MHD_ValueKind kind, const char *key,
                                        const char *value)
@@ -65,6 +59,13 @@ static void record(fake_cloud *f, struct MHD_Connection *connection, const char 
     f->n_requests++;
 }
 
+static void await_release(fake_cloud *f)
+{
+    pthread_mutex_lock(&f->lock);
+    while (!f->released) pthread_cond_wait(&f->release, &f->lock);
+    pthread_mutex_unlock(&f->lock);
+}
+
 static ssize_t read_body(void *user, uint64_t position, char *buffer, size_t n_most)
 {
     exchange *x = user;
@@ -72,8 +73,8 @@ static ssize_t read_body(void *user, uint64_t position, char *buffer, size_t n_m
     size_t at = (size_t)position, n = x->n_all - at;
     if (a->cut_after && at >= a->cut_after) return MHD_CONTENT_READER_END_WITH_ERROR;
     if (n == 0) return MHD_CONTENT_READER_END_OF_STREAM;
-    if (at > 0 && a->piece_ms) sleep_ms(a->piece_ms);
-    if (a->piece_bytes && n > a->piece_bytes) n = a->piece_bytes;
+    if (a->hold_after && at >= a->hold_after) await_release(x->cloud);
+    if (at < a->hold_after && n > a->hold_after - at) n = a->hold_after - at;
     if (a->cut_after && n > a->cut_after - at) n = a->cut_after - at;
     size_t in_body = at % x->n_once;
     if (n > x->n_once - in_body) n = x->n_once - in_body;
@@ -100,18 +101,10 @@ static void choose_answer(fake_cloud *f, exchange *x)
     x->n_all = x->n_once * (a->n_repeats ? a->n_repeats : 1);
 }
 
-static void await_release(fake_cloud *f)
-{
-    pthread_mutex_lock(&f->lock);
-    while (!f->released) pthread_cond_wait(&f->release, &f->lock);
-    pthread_mutex_unlock(&f->lock);
-}
-
 static enum MHD_Result answer(fake_cloud *f, exchange *x, struct MHD_Connection *connection)
 {
     const fake_answer *a = &x->answer;
     if (a->held) await_release(f);
-    if (a->delay_ms) sleep_ms(a->delay_ms);
     struct MHD_Response *r =
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 65536, read_body, x, NULL);
     MHD_add_response_header(r, "Content-Type", a->type);
@@ -129,8 +122,9 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
     exchange *x = *state;
     (void)version;
     if (!x) {
-        *state = calloc(1, sizeof *x);
-        return MHD_YES;
+        *state = x = calloc(1, sizeof *x);
+        if (x) x->cloud = f;
+        return x ? MHD_YES : MHD_NO;
     }
     if (*n_data > 0) {
         strbuf_append(&x->body, data, *n_data);

@@ -14,10 +14,8 @@ typedef struct fake_answer {
     const char *header, *header_value; /* one more, or NULL */
     const char *body;                  /* borrowed; [a small completion] */
     size_t n_repeats;                  /* the body so many times [1] */
-    int delay_ms;                      /* before the status */
     bool held;                         /* until fake_cloud_release, before the status */
-    size_t piece_bytes;                /* the body in pieces of so many bytes [all at once] */
-    int piece_ms;                      /* between them */
+    size_t hold_after;                 /* the same after so many bytes of the body, 0 = not */
     size_t cut_after;                  /* the connection breaks after so many bytes, 0 = never */
 } fake_answer;
 

@@ -558,7 +558,7 @@ static hybrid_progress run(const char *text, strbuf *out)
         hybrid_exchange_take(x, out, &p);
         if (p.state == HYBRID_ANSWERED || p.state == HYBRID_FAILED) break;
         struct pollfd fd = {.fd = hybrid_exchange_fd(x), .events = POLLIN};
-        assert_int_equal(poll(&fd, 1, 30000), 1);
+        assert_int_equal(poll(&fd, 1, PATIENCE_S * 1000), 1);
     }
     hybrid_exchange_end(x);
     hybrid_plan_free(&plan);

@@ -311,11 +311,9 @@ static void test_slow_stream(void **state)
     (void)state;
     fake_cloud *f = fake_cloud_start();
     static const char chunk[] = "data: {\"choices\": []}\n\n";
-    fake_answer slow = {.type = "text/event-stream",
-                        .body = chunk,
-                        .n_repeats = 50,
-                        .piece_bytes = sizeof chunk - 1,
-                        .piece_ms = 400};
+    static const char failed[] = "calla_cloud_answers_total{result=\"failed\"}";
+    fake_answer slow = {
+        .type = "text/event-stream", .body = chunk, .n_repeats = 2, .hold_after = sizeof chunk - 1};
     fake_cloud_script(f, &slow, 1);
     server *s = start(fake_cloud_url(f), policy_text, NULL);
     json_t *body = ask("hybrid", "hello");
@@ -328,12 +326,7 @@ static void test_slow_stream(void **state)
     answer_clear(&a);
     free(text);
     json_decref(body);
-    for (int i = 0; i < 500 && client_metric(s, "calla_cloud_answers_total{result=\"failed\"}") < 1;
-         i++) {
-        struct timespec t = {.tv_nsec = 10000000};
-        nanosleep(&t, NULL);
-    }
-    assert_true(client_metric(s, "calla_cloud_answers_total{result=\"failed\"}") == 1);
+    client_wait_for(s, failed, 1);
     client_stop(s);
     fake_cloud_stop(f);
 }

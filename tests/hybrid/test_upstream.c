@@ -38,10 +38,10 @@ static upstream *open_at(const char *url)
     return u;
 }
 
-static const upstream_limits limits = {.connect_ms = 2000,
-                                       .first_byte_ms = 5000,
-                                       .idle_ms = 5000,
-                                       .total_ms = 20000,
+static const upstream_limits limits = {.connect_ms = PATIENCE_S * 1000,
+                                       .first_byte_ms = PATIENCE_S * 1000,
+                                       .idle_ms = PATIENCE_S * 1000,
+                                       .total_ms = PATIENCE_S * 1000,
                                        .n_retries = 2,
                                        .response_bytes = 1 << 20};
 
@@ -53,7 +53,7 @@ static char *finish(upstream_call *call, upstream_status *status)
         upstream_take(call, &out, status);
         if (status->phase == UPSTREAM_DONE || status->phase == UPSTREAM_FAILED) break;
         struct pollfd p = {.fd = upstream_call_fd(call), .events = POLLIN};
-        assert_int_equal(poll(&p, 1, 30000), 1);
+        assert_int_equal(poll(&p, 1, PATIENCE_S * 1000), 1);
     }
     upstream_end(call, status);
     strbuf_append(&out, "", 0);
@@ -116,8 +116,7 @@ static void test_stream(void **state)
     (void)state;
     fake_answer a = {.type = "text/event-stream; charset=utf-8",
                      .body = "data: 1\n\ndata: 2\n\n",
-                     .piece_bytes = 9,
-                     .piece_ms = 300};
+                     .hold_after = 9};
     fake_cloud_script(cloud, &a, 1);
     upstream *u = open_at(fake_cloud_url(cloud));
     upstream_call *call;
@@ -127,12 +126,13 @@ static void test_stream(void **state)
     assert_ok(upstream_begin(u, "/x", "{}", 2, &limits, &call, &err), &err);
     while (out.n == 0) {
         struct pollfd p = {.fd = upstream_call_fd(call), .events = POLLIN};
-        assert_int_equal(poll(&p, 1, 30000), 1);
+        assert_int_equal(poll(&p, 1, PATIENCE_S * 1000), 1);
         upstream_take(call, &out, &s);
     }
     assert_int_equal(s.phase, UPSTREAM_ANSWERING);
     assert_true(s.is_stream);
     assert_string_equal(out.data, "data: 1\n\n");
+    fake_cloud_release(cloud);
     char *rest = finish(call, &s);
     assert_string_equal(rest, "data: 2\n\n");
     free(rest);
@@ -154,8 +154,10 @@ static void test_slow_reader(void **state)
     upstream_call *call;
     upstream_status s = {0};
     calla_error err;
-    struct timespec a_while = {.tv_nsec = 300000000};
+    struct timespec a_while = {.tv_nsec = 300000000}; /* in which too much might come */
     assert_ok(upstream_begin(u, "/x", "{}", 2, &large, &call, &err), &err);
+    struct pollfd p = {.fd = upstream_call_fd(call), .events = POLLIN};
+    assert_int_equal(poll(&p, 1, PATIENCE_S * 1000), 1);
     nanosleep(&a_while, NULL);
     strbuf out = {0};
     upstream_take(call, &out, &s);
@@ -285,12 +287,11 @@ static void test_slow(void **state)
 {
     (void)state;
     upstream_status s;
-    fake_answer late = {.delay_ms = 3000}, stops = {.type = "text/event-stream",
-                                                    .body = "data: 1\n\ndata: 2\n\n",
-                                                    .piece_bytes = 9,
-                                                    .piece_ms = 3000};
+    fake_answer late = {.held = true}, stops = {.type = "text/event-stream",
+                                                .body = "data: 1\n\ndata: 2\n\n",
+                                                .hold_after = 9};
     upstream_limits l = limits;
-    l.first_byte_ms = l.idle_ms = 200;
+    l.first_byte_ms = 200;
     upstream *u = open_at(fake_cloud_url(cloud));
     fake_cloud_script(cloud, &late, 1);
     fake_cloud_forget(cloud);
@@ -298,6 +299,8 @@ static void test_slow(void **state)
     assert_int_equal(s.failure, UPSTREAM_SLOW);
     assert_int_equal(s.n_tries, 1);
     fake_cloud_script(cloud, &stops, 1);
+    l = limits;
+    l.idle_ms = 1000;
     char *answer = post(u, &l, "{}", &s);
     assert_int_equal(s.failure, UPSTREAM_SLOW);
     assert_string_equal(answer, "data: 1\n\n");
@@ -353,7 +356,7 @@ static void test_redirect(void **state)
 static void test_too_many(void **state)
 {
     (void)state;
-    fake_answer a = {.delay_ms = 500};
+    fake_answer a = {.held = true};
     upstream_call *calls[4], *more;
     upstream_status s;
     calla_error err;
@@ -362,6 +365,7 @@ static void test_too_many(void **state)
     for (int i = 0; i < 4; i++)
         assert_ok(upstream_begin(u, "/x", "{}", 2, &limits, &calls[i], &err), &err);
     assert_int_equal(upstream_begin(u, "/x", "{}", 2, &limits, &more, &err), CALLA_ERR_UNSUPPORTED);
+    fake_cloud_release(cloud);
     for (int i = 0; i < 4; i++) free(finish(calls[i], &s));
     upstream_close(u);
 }
@@ -370,7 +374,7 @@ static void test_too_many(void **state)
 static void test_given_up(void **state)
 {
     (void)state;
-    fake_answer a = {.delay_ms = 2000};
+    fake_answer a = {.held = true};
     upstream_call *call;
     upstream_status s;
     calla_error err;

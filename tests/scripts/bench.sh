@@ -96,9 +96,10 @@ grep -q '"why": "beyond the context"' out || fail "default points: $(cat out)"
 grep -q '"context": 512' out || fail "default points: $(cat out)"
 
 # ---- interrupted: what was measured is printed ----
-"$calla" bench --synth tiny --prefill 16,31K --max-seconds 100000 --repeat 1 --steps 2 >out 2>err &
+"$calla" bench --synth tiny --prefill 16,31K --max-seconds 100000 --repeat 100 --steps 2 >out 2>err &
 pid=$!
-sleep 3
+await $pid handles_interrupts $pid
+sleep 2 # in which something may be measured
 kill -INT $pid
 code=0
 wait $pid || code=$?

@@ -14,11 +14,9 @@ start() {
     "$calla" serve -m "$tiny" --threads 1 --ctx 2048 --no-think --port 0 --port-file "$name.port" "$@" \
         >"$name.out" 2>"$name.err" &
     pids="$pids $!"
-    until [ -e "$name.port" ] && grep -q 'listening on' "$name.err"; do
-        kill -0 $! 2>/dev/null || { fail "$name ended: $(cat "$name.err")"; finish; }
-        sleep 0.02
-    done
+    await $! listens "$name" || { fail "$name: $(cat "$name.err")"; finish; }
 }
+listens() { [ -e "$1.port" ] && grep -q 'listening on' "$1.err"; }
 # send METHOD PATH BODY [HEADER LINE...]: the whole answer of the near server.
 send() {
     local line
@@ -67,13 +65,13 @@ expect "one kept" "200 OK" "X-Calla-Route: local" "1 iban: keep_local"
 # A policy with a mistake leaves the old one; a good one is taken.
 echo '{"categories": {"payment_card": "sometimes"}}' >policy.json
 kill -HUP "$near"
-until grep -q "the policy stays as it was" near.err; do sleep 0.02; done
+await "$near" grep -q "the policy stays as it was" near.err
 grep -q "categories.payment_card" near.err || fail "the mistake is not named: $(cat near.err)"
 ask "Pay with 4111 1111 1111 1111"
 expect "the old policy" "409 Conflict"
 echo '{"categories": {"finance": "allow"}}' >policy.json
 kill -HUP "$near"
-until grep -q "policy.json has been read" near.err; do sleep 0.02; done
+await "$near" grep -q "policy.json has been read" near.err
 ask "My IBAN is DE89 3704 0044 0532 0130 00"
 expect "the new policy" "200 OK" "X-Calla-Route: cloud"
 

@@ -34,10 +34,11 @@ check "no such folder" 1 "cannot create nowhere/e.bin" "${logits[@]}" --ids "$id
 [ -e e.bin ] && fail "a failed run left e.bin"
 
 # Interrupted: nothing under the final name, nothing beside it.
-for _ in $(seq 26); do cat "$ids"; echo; done | tr '\n' ' ' >long
-"${logits[@]}" --ids long --out f.bin --decode --isa f32 2>err &
+yes 5 | head -n 30000 >long
+"$calla" logits -m "$source/models/tiny" --ids long --out f.bin --decode --isa f32 2>err &
 pid=$!
-for _ in $(seq 100); do ls f.bin.* >/dev/null 2>&1 && break; sleep 0.05; done
+begun() { compgen -G "f.bin.*" >/dev/null; }
+await $pid begun
 kill -INT $pid
 wait $pid
 code=$?

@@ -10,10 +10,7 @@ fi
 "$calla" serve -m "$source/models/tiny" --threads 1 --ctx 2048 --port 0 --port-file port 2>err &
 pid=$!
 trap 'kill $pid 2>/dev/null; wait $pid; rm -rf "$work"' EXIT
-while [ ! -e port ]; do
-    kill -0 $pid 2>/dev/null || { fail "the server ended: $(cat err)"; finish; }
-    sleep 0.02
-done
+await $pid test -e port || { fail "the server: $(cat err)"; finish; }
 "$python" "$source/tests/server/openai_client.py" "http://127.0.0.1:$(cat port)/v1" ||
     fail "the client: see above; the server: $(cat err)"
 finish

@@ -99,7 +99,7 @@ fi
 for signal in INT:130 TERM:143; do
     "$calla" run -m model --ctx 32768 -p "Hello" --show-thinking "${ban[@]}" >out 2>err &
     pid=$!
-    for _ in $(seq 600); do [ -s out ] && break; sleep 0.1; done
+    await $pid test -s out
     kill -"${signal%:*}" $pid
     wait $pid
     code=$?
@@ -108,19 +108,23 @@ for signal in INT:130 TERM:143; do
     [ -s out ] || fail "SIG${signal%:*}: what was generated is lost"
 done
 
-# Waiting for a reader or a writer can be interrupted, too.
+# Waiting for a reader or a writer can be interrupted, too. What the process waits for tells the
+# system, or it does not: then it has a second.
 mkfifo fifo
+waits_for_partner() {
+    case $(cat "/proc/$1/wchan" 2>/dev/null) in
+    wait_for_partner | fifo_open) return 0 ;;
+    0 | "") [ "$(cut -d' ' -f3 "/proc/$1/stat" 2>/dev/null)" = S ] && sleep 1 ;;
+    *) return 1 ;;
+    esac
+}
 interrupted() {
     local name=$1 pid code
     shift
     "$@" 2>err &
     pid=$!
-    for _ in $(seq 100); do
-        grep -q wait_for_partner "/proc/$pid/wchan" 2>/dev/null && break
-        [ "$(cut -d' ' -f3 "/proc/$pid/stat")" = S ] && break
-        sleep 0.05
-    done
-    sleep 0.1
+    await $pid handles_interrupts $pid
+    await $pid waits_for_partner $pid
     kill -INT $pid
     wait $pid
     code=$?
@@ -134,7 +138,7 @@ interrupted "no reader" "$calla" logits -m model --ids <(echo 1 2) -o fifo
 rm -f out
 "$calla" run -m model --ctx 32768 -p "Hello" --show-thinking "${ban[@]}" >out 2>err &
 pid=$!
-for _ in $(seq 600); do [ -s out ] && break; sleep 0.1; done
+await $pid test -s out
 truncate -s 4096 model/model.safetensors
 wait $pid
 code=$?

@@ -21,13 +21,11 @@ start() {
     "$calla" serve -m "$source/models/tiny" --threads 1 --ctx 2048 --cache-mb 64 --port 0 \
         --port-file port --quiet "$@" 2>serve.err &
     pid=$!
-    until [ -e port ]; do
-        kill -0 $pid 2>/dev/null || { fail "the server ended: $(cat serve.err)"; finish; }
-        sleep 0.02
-    done
+    await $pid test -e port || { fail "the server: $(cat serve.err)"; finish; }
     port=$(cat port)
-    until post 0 2>/dev/null >first && ! grep -q ' 503 ' first; do sleep 0.02; done
+    await $pid answers || { fail "the server: $(cat serve.err)"; finish; }
 }
+answers() { post 0 2>/dev/null >first && ! grep -q ' 503 ' first; }
 
 start
 for i in 1 2 3; do post $i | message >"cold$i"; done
@@ -48,8 +46,6 @@ for round in 1 2 3 4 5 6 7 8; do
 done
 
 start --cache-dir cache
-ls -A cache | grep -q '\.tmp$' && fail "a temporary file was left"
-ls cache | grep -q '\.snapshot$' || fail "nothing was kept"
 for i in 1 2 3; do
     post $i | message >"warm$i"
     cmp -s "cold$i" "warm$i" || fail "another answer to $i"
@@ -58,5 +54,7 @@ kill -TERM $pid
 wait $pid || fail "exit code $?"
 pid=
 grep -q broken serve.err && fail "a broken file under its final name"
+ls -A cache | grep -q '\.tmp$' && fail "a temporary file was left"
+ls cache | grep -q '\.snapshot$' || fail "nothing was kept"
 
 finish

@@ -26,10 +26,8 @@ refused 1 "$work/a is not empty" --shape tiny "$work/a"
 if [ "$(df -Pk "$work" | awk 'NR==2 {print $4}')" -gt 22000000 ]; then
     "$calla" synth --shape 35b "$work/c" &
     pid=$!
-    for _ in $(seq 200); do
-        if compgen -G "$work/c/model-00001-of-00004.safetensors.*" >/dev/null; then break; fi
-        sleep 0.05
-    done
+    begun() { compgen -G "$work/c/model-00001-of-00004.safetensors.*" >/dev/null; }
+    await "$pid" begun
     kill -INT "$pid"
     rc=0
     wait "$pid" || rc=$?

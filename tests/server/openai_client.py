@@ -56,7 +56,7 @@ def create(messages, **options):
 
 
 def wait_until_ready():
-    for _ in range(500):
+    for _ in range(15000):  # five minutes
         try:
             client.models.list()
             return

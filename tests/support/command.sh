@@ -14,6 +14,28 @@ fail() {
     : >"$work/failed" # a file: subshells fail, too
 }
 
+# await PID COMMAND...: waits until the command succeeds; fails when the process ends before, or after
+# five minutes.
+await() {
+    local pid=$1 end=$((SECONDS + 300))
+    shift
+    until "$@"; do
+        if ! kill -0 "$pid" 2>/dev/null || [ $SECONDS -gt $end ]; then
+            fail "waited in vain for: $*"
+            return 1
+        fi
+        sleep 0.02
+    done
+}
+
+# Whether the process handles SIGINT. Until it has come so far it ignores it, as all that a script
+# starts in the background.
+handles_interrupts() {
+    local caught
+    caught=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$1/status" 2>/dev/null)
+    [ -n "$caught" ] && [ $((0x$caught >> 1 & 1)) = 1 ]
+}
+
 # check NAME CODE PART COMMAND...: runs it with output in `out` and `err`; its exit code is CODE, and
 # its messages hold PART, or there are none if PART is "".
 check() {
