@@ -63,7 +63,11 @@ hybrid_counts *hybrid_get_counts(hybrid *h);
 typedef struct hybrid_request {
     const json_t *body;  /* a chat request */
     const char *api_key; /* the client's, NULL = none */
-    const char *consent; /* a token, NULL = none */
+    /* Who keeps no keys has their SHA-256 in place of api_key; NULL = none. */
+    const unsigned char *key_digest; // [SHA256_BYTES]
+    /* What is done about a category at least, beyond the policy; NULL = nothing more. */
+    const policy_action *at_least; // [DETECT_N_CATEGORIES]
+    const char *consent;           /* a token, NULL = none */
     bool only_cloud;     /* the client asked for `cloud` */
     judge_ask_fn *ask;   /* the local model, for a second look; NULL = there is none */
     void *ask_user;
@@ -96,6 +100,10 @@ typedef struct hybrid_plan {
 calla_status hybrid_plan_make(hybrid *h, const hybrid_request *request, hybrid_plan *plan,
                               calla_error *err);
 void hybrid_plan_free(hybrid_plan *plan);
+/* What the policy would do at least about a text of such a request (its body is not looked at), by
+ * the detectors alone. */
+calla_status hybrid_look(hybrid *h, const hybrid_request *request, const char *text, size_t n_bytes,
+                         policy_action *strictest, calla_error *err);
 /* {"route": ROUTE, "reasons": [...]}: what stands under "calla" in answers. */
 json_t *hybrid_plan_note(const hybrid_plan *plan, const char *route);
 /* [{"category", "kind", "action", "where", "excerpt"} ...], the first hundred. */
@@ -116,6 +124,7 @@ typedef enum hybrid_state {
 
 typedef struct hybrid_progress {
     hybrid_state state;
+    int64_t bytes_sent; /* so far */
     /* HYBRID_FAILED: for the client. */
     int status;            /* of HTTP */
     const char *code;      /* static: "cloud_unreachable" ... */

@@ -249,6 +249,7 @@ void hybrid_exchange_take(hybrid_exchange *x, strbuf *out, hybrid_progress *prog
     *progress = x->end;
     if (!x->is_over)
         *progress = (hybrid_progress){.state = x->any_given ? HYBRID_ANSWERING : HYBRID_WAITING};
+    progress->bytes_sent = s.bytes_sent;
 }
 
 void hybrid_exchange_end(hybrid_exchange *x)

@@ -90,16 +90,43 @@ static calla_status note_kept(const hybrid *h, const hybrid_plan *plan, calla_er
 
 /* ---- deciding ---- */
 
-static void name_client(hybrid_plan *plan, const policy_client *client, const char *key)
+/* Who asks. Returns the key's SHA-256, which may be in `digest`; NULL = there is no key. */
+static const unsigned char *digest_of(const hybrid_request *q, unsigned char digest[SHA256_BYTES])
 {
-    unsigned char digest[SHA256_BYTES];
+    if (!q->api_key) return q->key_digest;
+    sha256_of(q->api_key, strlen(q->api_key), digest);
+    return digest;
+}
+
+static const policy_client *find_client(const policy *p, const hybrid_request *q)
+{
+    if (q->api_key) return policy_find_client(p, q->api_key);
+    return q->key_digest ? policy_find_client_of(p, q->key_digest) : NULL;
+}
+
+/* The client's rules with those of the request, in *narrow where there are any. */
+static const policy_client *narrow_rules(const policy *p, const policy_client *client,
+                                         const hybrid_request *q, policy_client *narrow)
+{
+    if (!q->at_least) return client;
+    *narrow = client ? *client : (policy_client){.may_use_cloud = true};
+    for (int c = 0; c < DETECT_N_CATEGORIES; c++) {
+        policy_action action = client ? client->actions[c] : p->actions[c];
+        narrow->actions[c] = q->at_least[c] > action ? q->at_least[c] : action;
+    }
+    return narrow;
+}
+
+static void name_client(hybrid_plan *plan, const policy_client *client, const hybrid_request *q)
+{
+    unsigned char room[SHA256_BYTES];
     char hex[SHA256_HEX];
+    const unsigned char *digest = digest_of(q, room);
     if (client) {
         snprintf(plan->client, sizeof plan->client, "%.*s", (int)sizeof plan->client - 1,
                  client->id);
-    } else if (key) {
-        sha256_of(key, strlen(key), digest);
-        hex_write(digest, sizeof digest, hex);
+    } else if (digest) {
+        hex_write(digest, SHA256_BYTES, hex);
         snprintf(plan->client, sizeof plan->client, "key %.12s", hex);
     } else {
         snprintf(plan->client, sizeof plan->client, "no key");
@@ -250,16 +277,44 @@ static calla_status decide(hybrid *h, const hybrid_request *q, hybrid_plan *plan
     return CALLA_OK;
 }
 
+static policy *retain_policy(hybrid *h)
+{
+    pthread_mutex_lock(&h->lock);
+    policy *p = policy_retain(h->policy);
+    pthread_mutex_unlock(&h->lock);
+    return p;
+}
+
+calla_status hybrid_look(hybrid *h, const hybrid_request *q, const char *text, size_t n_bytes,
+                         policy_action *strictest, calla_error *err)
+{
+    policy_client narrow;
+    finding_list found = {0};
+    policy *p = retain_policy(h);
+    const policy_client *client = narrow_rules(p, find_client(p, q), q, &narrow);
+    calla_status status = detect_scan(h->detector, text, n_bytes, &found, err);
+    *strictest = POLICY_ALLOW;
+    for (size_t i = 0; i < found.n; i++) {
+        const finding *f = &found.items[i];
+        policy_action action =
+            policy_decide(p, client, f->category, text + f->start, f->end - f->start);
+        if (action > *strictest) *strictest = action;
+    }
+    finding_list_deinit(&found);
+    policy_release(p);
+    return status;
+}
+
 calla_status hybrid_plan_make(hybrid *h, const hybrid_request *q, hybrid_plan *plan,
                               calla_error *err)
 {
+    policy_client narrow;
     *plan = (hybrid_plan){.only_cloud = q->only_cloud, .reasons = json_array()};
     if (!plan->reasons) return error_set(err, CALLA_ERR_MEMORY, "no memory for the request");
-    pthread_mutex_lock(&h->lock);
-    plan->policy = policy_retain(h->policy);
-    pthread_mutex_unlock(&h->lock);
-    const policy_client *client = policy_find_client(plan->policy, q->api_key);
-    name_client(plan, client, q->api_key);
+    plan->policy = retain_policy(h);
+    const policy_client *client = find_client(plan->policy, q);
+    name_client(plan, client, q);
+    client = narrow_rules(plan->policy, client, q, &narrow);
     if (client && !client->may_use_cloud) {
         hybrid_plan_add_reason(plan, "the policy keeps this client's requests here");
         return stay(h, plan, err);

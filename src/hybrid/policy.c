@@ -50,11 +50,17 @@ void policy_release(policy *p)
 const policy_client *policy_find_client(const policy *p, const char *key)
 {
     unsigned char digest[SHA256_BYTES];
-    const policy_client *found = NULL;
     if (!key) return NULL;
     sha256_of(key, strlen(key), digest);
+    return policy_find_client_of(p, digest);
+}
+
+const policy_client *policy_find_client_of(const policy *p,
+                                           const unsigned char digest[SHA256_BYTES])
+{
+    const policy_client *found = NULL;
     for (size_t i = 0; i < p->n_clients; i++)
-        if (digest_equal(p->clients[i].key_digest, digest, sizeof digest)) found = &p->clients[i];
+        if (digest_equal(p->clients[i].key_digest, digest, SHA256_BYTES)) found = &p->clients[i];
     return found;
 }
 

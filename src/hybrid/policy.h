@@ -87,6 +87,9 @@ void policy_release(policy *p);
 
 /* The client with this API key (NULL = none sent), or NULL: what holds for all. */
 const policy_client *policy_find_client(const policy *p, const char *key);
+/* The same by the key's SHA-256. */
+const policy_client *policy_find_client_of(const policy *p,
+                                           const unsigned char digest[SHA256_BYTES]);
 /* What is done about a finding with this text [n_bytes]; client may be NULL. */
 policy_action policy_decide(const policy *p, const policy_client *client, detect_category category,
                             const char *text, size_t n_bytes);
