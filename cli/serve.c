@@ -11,8 +11,8 @@ static const char usage[] =
     "usage: calla serve -m DIR [OPTIONS]\n"
     "\n"
     "Serves the model over HTTP as OpenAI's API does: /v1/chat/completions, /v1/completions,\n"
-    "/v1/models, and /v1/tokenize, /v1/detokenize, /health, /metrics. Ends at SIGINT or SIGTERM,\n"
-    "when the running answers are done.\n";
+    "/v1/models, and /v1/tokenize, /v1/detokenize, /v1/tasks, /health, /metrics.\n"
+    "Ends at SIGINT or SIGTERM, when the running answers are done.\n";
 
 enum { MAX_NAMES = 64 };
 
@@ -91,6 +91,8 @@ static int parse_options(int argc, char **argv, serve_args *a)
          "tokens of reasoning where a request does not say [no limit]"},
         {0, "keep-billing-line", NULL, cli_true(&o->keep_billing_line),
          "leave the line about billing in the system prompts of some agents"},
+        {0, "tasks", "FILE", cli_text(&o->tasks),
+         "take tasks (/v1/tasks, `calla tasks`) and keep them there"},
         {0, "log-json", NULL, cli_true(&o->log_json), "log lines as JSON"},
         {0, "verbose", NULL, cli_true(&o->log_verbose), "log more"},
         {0, "quiet", NULL, cli_true(&a->quiet), "log nothing"},

@@ -102,7 +102,7 @@ static calla_status read_categories(const json_t *value, const char *where, void
     if (!json_is_mapping(value)) return refuse(err, where, "an object", value);
     for (void *i = json_object_iter(o); i; i = json_object_iter_next(o, i)) {
         const char *name = json_object_iter_key(i);
-        policy_action action;
+        policy_action action = POLICY_ALLOW;
         detect_category category;
         detect_class class_;
         snprintf(here, sizeof here, "%s.%.64s", where, name);

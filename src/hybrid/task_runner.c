@@ -115,7 +115,7 @@ static void *run(void *user)
         bool ran = false;
         calla_status status = run_next(r, &ran, &err);
         if (status != CALLA_OK) {
-            if (r->options.report) r->options.report(r->options.user, err.message);
+            if (r->options.report) r->options.report(r->options.report_user, err.message);
             forget_changes(r);
             wait_for_change(r, RETRY_MS);
         } else if (!ran) {

@@ -28,11 +28,14 @@ typedef struct task_runner_options {
     task_store *store; /* borrowed; its on_change is the runner's */
     hybrid *hybrid;    /* NULL = there is no cloud */
     task_ask_fn *ask;
+    void *ask_user;
     judge_ask_fn *judge; /* see hybrid_request; NULL = none */
-    void *user;          /* of both */
+    void *judge_user;
     /* A step that was interrupted so often, as when it is what brings the process down, fails. */
     int32_t n_interruptions;
-    void (*report)(void *user, const char *message); /* of the store's failures; NULL = nobody */
+    /* Of the store's failures; NULL = nobody. */
+    void (*report)(void *user, const char *message);
+    void *report_user;
 } task_runner_options;
 
 typedef struct task_runner task_runner;

@@ -202,7 +202,7 @@ static calla_status run_here(step *s, calla_error *err)
     if (!attempt) return CALLA_OK;
     json_object_set_new(s->request, "enable_thinking", json_false());
     calla_status status =
-        s->r->options.ask(s->r->options.user, s->request, &s->r->cancelled, &a, &why);
+        s->r->options.ask(s->r->options.ask_user, s->request, &s->r->cancelled, &a, &why);
     if (status == CALLA_OK) {
         status = finish(s, attempt, &a, NULL, err);
         free(a.text);
@@ -338,7 +338,7 @@ static calla_status run_anywhere(step *s, calla_error *err)
     hybrid_request q = s->who;
     q.body = s->request;
     q.ask = s->r->options.judge;
-    q.ask_user = s->r->options.user;
+    q.ask_user = s->r->options.judge_user;
     calla_status status = hybrid_plan_make(s->r->options.hybrid, &q, &plan, err);
     if (status == CALLA_OK && plan.route == HYBRID_CLOUD && is_affordable(s, &plan)) {
         status = send(s, &plan, err);

@@ -208,13 +208,14 @@ cloud_result cloud_answer_chat(http_request *r, api_error *e)
         api_fail(e, 500, NULL, NULL, "no memory for the request");
         return CLOUD_ERROR;
     }
+    judge_asker asker = {r->server, http_socket(r)};
     const hybrid_request request = {
         .body = r->json,
         .api_key = access_accepted_key(&r->server->access, http_header(r, "Authorization"),
                                        http_header(r, "x-api-key")),
         .consent = http_header(r, "X-Calla-Consent"),
         .ask = judge_model_ask,
-        .ask_user = r,
+        .ask_user = &asker,
         .only_cloud = json_is_text(json_object_get(r->json, "model"), "cloud")};
     if (hybrid_plan_make(h, &request, &a->plan, &err) != CALLA_OK) {
         fail(&err, e);

@@ -3,9 +3,11 @@
 #define CALLA_SERVER_CONTEXT_H
 
 #include "hybrid/hybrid.h"
+#include "hybrid/task_runner.h"
 #include "server/acceptor.h"
 #include "server/access.h"
 #include "server/connections.h"
+#include "server/judge_model.h"
 #include "server/prepare.h"
 #include "server/scheduler.h"
 #include "server/server.h"
@@ -22,6 +24,9 @@ struct server {
     replay *replay;
     scheduler *scheduler;
     hybrid *hybrid; /* the cloud beside the model, or NULL */
+    task_store *tasks; /* or NULL */
+    judge_asker task_judge;
+    task_runner *task_runner; /* under the lock until the model is open */
     connections *connections;
     struct MHD_Daemon *daemon;
     acceptor *acceptor; /* hands connections to the daemon */

@@ -3,6 +3,7 @@
 
 #include "server/cloud.h"
 #include "server/submit.h"
+#include "server/tasks.h"
 
 #include <string.h>
 
@@ -229,6 +230,9 @@ const endpoint endpoints[] = {
     {"GET", "/v1/models", true, false, true, models},
     {"POST", "/v1/tokenize", false, false, true, tokenize},
     {"POST", "/v1/detokenize", false, false, true, detokenize},
+    {"POST", "/v1/tasks", true, false, true, tasks_post},
+    {"GET", "/v1/tasks", true, false, true, tasks_get},
+    {"DELETE", "/v1/tasks", true, false, true, tasks_delete},
     {"GET", "/health", false, true, false, health},
     {"GET", "/metrics", false, false, false, metrics_text},
     {0},

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "server/cloud.h"
+#include "server/tasks.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -222,7 +223,7 @@ static void respond_preflight(http_request *r)
     /* Clients in pages send headers of their own, too: the origin is trusted with any. */
     const char *wanted = http_header(r, "Access-Control-Request-Headers");
     if (response) {
-        add_header(response, "Access-Control-Allow-Methods", "GET, POST");
+        add_header(response, "Access-Control-Allow-Methods", "GET, POST, DELETE");
         add_header(response, "Access-Control-Allow-Headers",
                    wanted ? wanted : "Authorization, Content-Type, x-api-key");
         add_header(response, "Access-Control-Max-Age", "600");
@@ -389,6 +390,7 @@ static void on_completed(void *user, struct MHD_Connection *connection, void **s
         cloud_answer_free(r->cloud);
         if (!r->reply) histogram_add(&m->duration, clock_ns() - r->start_ns);
     }
+    task_stream_free(r);
     if (r->status >= 200 && r->status < 600) metrics_add(&m->requests[r->status / 100], 1);
     log_request(r);
     count_request(r->server, -1);

@@ -8,6 +8,7 @@
 
 typedef struct http_request http_request;
 typedef struct cloud_answer cloud_answer;
+typedef struct task_stream task_stream;
 
 /* False with *e set: answered with that. Otherwise it has called one http_respond_*. */
 typedef bool endpoint_fn(http_request *r, api_error *e);
@@ -37,6 +38,7 @@ struct http_request {
     int status;         /* sent; 0 = none */
     reply *reply;       /* if the engine has to do with it */
     cloud_answer *cloud; /* if the cloud has, see cloud.h */
+    task_stream *events; /* of a task, see tasks.h */
     const char *route;   /* for the header X-Calla-Route, static; or NULL */
     char *note;          /* JSON: what the answer says under "calla"; or NULL */
     bool responded;

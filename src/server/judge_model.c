@@ -1,7 +1,6 @@
 #include "server/judge_model.h"
 
 #include "base/clock.h"
-#include "server/http.h"
 #include "server/submit.h"
 
 #include <string.h>
@@ -35,15 +34,15 @@ static char *take_content(const reply *a)
 
 char *judge_model_ask(void *user, const char *text, size_t n_bytes, int64_t deadline_ns)
 {
-    http_request *r = user;
+    const judge_asker *asker = user;
     api_error e;
     char *content = NULL;
     if (clock_ns() >= deadline_ns) return NULL;
     json_t *body = make_body(text, n_bytes);
     if (!body) return NULL;
-    reply *a = submit_request(r->server, body, NULL, &reply_chat, wire_read_chat, &e);
+    reply *a = submit_request(asker->server, body, NULL, &reply_chat, wire_read_chat, &e);
     while (a && !a->closed && clock_ns() < deadline_ns)
-        if (reply_run(a, http_socket(r), deadline_ns) == REPLY_GONE) break;
+        if (reply_run(a, asker->socket, deadline_ns) == REPLY_GONE) break;
     if (a && a->closed) content = take_content(a);
     reply_free(a); /* which ends a job that is late */
     json_decref(body);

@@ -4,9 +4,15 @@
 #define CALLA_SERVER_JUDGE_MODEL_H
 
 #include "hybrid/judge.h"
+#include "server/server.h"
 
-/* A judge_ask_fn; `user` is the http_request on whose behalf it is: if its client goes, so does the
- * job. */
+/* On whose behalf: if the peer of `socket` (-1 = none) goes, so does the job. */
+typedef struct judge_asker {
+    server *server;
+    int socket;
+} judge_asker;
+
+/* A judge_ask_fn; `user` is a judge_asker. */
 char *judge_model_ask(void *user, const char *text, size_t n_bytes, int64_t deadline_ns);
 
 #endif

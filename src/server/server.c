@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "server/cloud.h"
+#include "server/task_model.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -13,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BACKLOG = 128, READER_SECONDS = 5 };
+enum { BACKLOG = 128, READER_SECONDS = 5, MAX_INTERRUPTIONS = 5 };
 #define REPLAY_BYTES ((int64_t)64 << 20)
 
 /* ---- options ---- */
@@ -146,12 +147,48 @@ static calla_status open_engine(server *s, calla_engine **engine, calla_error *e
     return CALLA_OK;
 }
 
+static void report_tasks(void *user, const char *message)
+{
+    const server *s = user;
+    server_log_put(&s->log, "tasks", json_pack("{s:s}", "error", message));
+}
+
+/* Once the model is open, and unless the server ends already. */
+static calla_status start_tasks(server *s, calla_error *err)
+{
+    calla_status status = CALLA_OK;
+    s->task_judge = (judge_asker){s, -1};
+    const task_runner_options options = {.store = s->tasks,
+                                         .hybrid = s->hybrid,
+                                         .ask = task_model_ask,
+                                         .ask_user = s,
+                                         .judge = judge_model_ask,
+                                         .judge_user = &s->task_judge,
+                                         .n_interruptions = MAX_INTERRUPTIONS,
+                                         .report = report_tasks,
+                                         .report_user = s};
+    pthread_mutex_lock(&s->lock);
+    if (s->tasks && atomic_load(&s->state) == SERVER_LOADING)
+        status = task_runner_start(&options, &s->task_runner, err);
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+static void stop_tasks(server *s, int64_t deadline_ns)
+{
+    pthread_mutex_lock(&s->lock);
+    task_runner *r = s->task_runner;
+    pthread_mutex_unlock(&s->lock);
+    if (r) task_runner_stop(r, deadline_ns);
+}
+
 static void *run_engine(void *user)
 {
     server *s = user;
     calla_engine *engine = NULL;
     calla_error err;
     calla_status status = open_engine(s, &engine, &err);
+    if (status == CALLA_OK) status = start_tasks(s, &err);
     if (status == CALLA_OK) {
         set_state(s, SERVER_OK, NULL);
         status = scheduler_run(s->scheduler, engine, &err);
@@ -190,6 +227,7 @@ static calla_status create_parts(server *s, calla_error *err)
     const server_options *o = &s->options;
     CALLA_TRY(set_models(s, err));
     CALLA_TRY(open_hybrid(s, err));
+    if (o->tasks) CALLA_TRY(task_store_open(o->tasks, &s->tasks, err));
     CALLA_TRY(replay_create(REPLAY_BYTES, &s->replay, err));
     scheduler_config config = {.n_parallel = o->n_parallel,
                                .n_queue = o->n_queue,
@@ -290,6 +328,7 @@ calla_status server_stop(server *s, int64_t grace_ms, calla_error *err)
     s->acceptor = NULL;
     if (server_get_state(s) != SERVER_FAILED) set_state(s, SERVER_STOPPED, NULL);
     int64_t deadline_ns = clock_ns() + grace_ms * 1000000;
+    stop_tasks(s, deadline_ns); /* while there still is an engine for its step */
     scheduler_stop(s->scheduler, deadline_ns);
     if (s->engine_thread_runs) pthread_join(s->engine_thread, NULL);
     s->engine_thread_runs = false;
@@ -307,6 +346,8 @@ void server_free(server *s)
     if (s->daemon) MHD_stop_daemon(s->daemon); /* waits for the connections' threads */
     if (s->listen_fd >= 0) close(s->listen_fd);
     connections_free(s->connections);
+    task_runner_free(s->task_runner);
+    task_store_close(s->tasks);
     scheduler_free(s->scheduler);
     hybrid_close(s->hybrid);
     replay_free(s->replay);

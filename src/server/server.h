@@ -43,6 +43,7 @@ typedef struct server_options {
     bool strict_cache;        /* answers are prefilled again before they are continued */
     bool keep_billing_line;   /* see wire_chat.c */
     const hybrid_options *hybrid; /* a cloud beside the model, docs/hybrid.md [none] */
+    const char *tasks;            /* a file for tasks, docs/hybrid.md [none are taken] */
     FILE *log;                    /* [nowhere] */
     bool log_json, log_verbose;
 } server_options;
