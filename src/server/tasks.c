@@ -143,12 +143,12 @@ void task_stream_free(http_request *r)
     r->events = NULL;
 }
 
-static void put_event(task_stream *s, const json_t *event)
+static void put_event(task_stream *s, const json_t *what)
 {
-    s->after = json_integer_value(json_object_get(event, "event"));
+    s->after = json_integer_value(json_object_get(what, "event"));
     strbuf_printf(&s->out, "id: %lld\nevent: %s\ndata: ", (long long)s->after,
-                  json_string_value(json_object_get(event, "type")));
-    json_write_value(&s->out, event);
+                  json_string_value(json_object_get(what, "type")));
+    json_write_value(&s->out, what);
     strbuf_puts(&s->out, "\n\n");
 }
 
