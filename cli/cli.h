@@ -22,6 +22,7 @@ int cmd_quantize(int argc, char **argv);
 int cmd_synth(int argc, char **argv);
 int cmd_info(int argc, char **argv);
 int cmd_audit(int argc, char **argv);
+int cmd_tasks(int argc, char **argv);
 
 /* Called by main before a subcommand: its name for messages, and signal dispositions. */
 void cli_begin(const char *command);

@@ -16,6 +16,7 @@ static const struct command {
     {"tokenize", "text to token ids and back", cmd_tokenize},
     {"quantize", "bf16 checkpoint to MLX affine 4-bit", cmd_quantize},
     {"synth", "a random checkpoint of a given shape", cmd_synth},
+    {"tasks", "tasks for a running server: file, watch, follow up", cmd_tasks},
     {"audit", "what left for a cloud, and what was kept", cmd_audit},
     {"info", "what a checkpoint holds and what it needs", cmd_info},
 };
