@@ -169,15 +169,18 @@ static int print_result(const json_t *task)
 
 /* ---- commands ---- */
 
+/* -1 = there are instructions, else the exit code. */
+static int check_instructions(const tasks_args *a)
+{
+    if (!a->instructions != !a->instructions_file) return -1;
+    return cli_usage_error("what is to be done? -p TEXT or -f FILE");
+}
+
 /* The instructions from the options, malloc'ed; NULL after printing why. */
 static char *read_instructions(const tasks_args *a)
 {
     char *text;
     size_t n;
-    if (!a->instructions == !a->instructions_file) {
-        cli_usage_error("what is to be done? -p TEXT or -f FILE");
-        return NULL;
-    }
     if (a->instructions) return strdup(a->instructions);
     return cli_read_input(a->instructions_file, &text, &n) ? text : NULL;
 }
@@ -287,10 +290,15 @@ static int print_or_watch(const tasks_args *a, json_t *task /* taken */)
 
 static int add(const tasks_args *a)
 {
-    json_t *body = make_task(a), *task;
+    json_t *task = NULL;
+    int code = check_instructions(a);
+    if (code >= 0) return code;
+    json_t *body = make_task(a);
     if (!body) return EXIT_FAILED;
-    int code = tasks_call(a, "POST", "/v1/tasks", body, &task);
-    return code < 0 ? print_or_watch(a, task) : (json_decref(task), code);
+    code = tasks_call(a, "POST", "/v1/tasks", body, &task);
+    if (code < 0) return print_or_watch(a, task);
+    json_decref(task);
+    return code;
 }
 
 static int list(const tasks_args *a)
@@ -316,15 +324,19 @@ static int list(const tasks_args *a)
 static int follow(const tasks_args *a)
 {
     char path[128];
-    json_t *task;
+    json_t *task = NULL;
+    int code = check_instructions(a);
+    if (code >= 0) return code;
     char *text = read_instructions(a);
-    if (!text) return EXIT_USAGE;
+    if (!text) return EXIT_FAILED;
     json_t *body = json_pack("{s:s}", "content", text);
     free(text);
     if (!body) return cli_failf("the instructions are no text in UTF-8");
     snprintf(path, sizeof path, "/v1/tasks/%.64s/messages", a->operands[0]);
-    int code = tasks_call(a, "POST", path, body, &task);
-    return code < 0 ? print_or_watch(a, task) : (json_decref(task), code);
+    code = tasks_call(a, "POST", path, body, &task);
+    if (code < 0) return print_or_watch(a, task);
+    json_decref(task);
+    return code;
 }
 
 /* What has no more to say than its name and the task. */

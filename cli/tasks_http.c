@@ -1,5 +1,4 @@
 /* calla tasks: requests to a server, by libcurl. */
-#include "base/strbuf.h"
 #include "tasks.h"
 
 #include <curl/curl.h>
