@@ -12,12 +12,13 @@ static const char usage[] =
     "       calla tasks follow ID -p TEXT [OPTIONS]\n"
     "       calla tasks pause ID | resume ID | cancel ID | delete ID | priority ID --priority N\n"
     "\n"
-    "Gives tasks to a running `calla serve --tasks FILE`, which divides each into steps, runs them\n"
+    "Gives tasks to a running `calla serve --tasks FILE`, which divides each into steps, runs "
+    "them\n"
     "here or in the cloud as its policy allows (docs/hybrid.md), and merges the results.\n";
 
-static const char notes[] =
-    "The key is taken from the environment. Files are read here and sent as text; \"-\" is standard\n"
-    "input.\n";
+static const char notes[] = "The key is taken from the environment. Files are read here and sent "
+                            "as text; \"-\" is standard\n"
+                            "input.\n";
 
 /* ---- options ---- */
 
@@ -126,8 +127,10 @@ static void print_attempt(const json_t *attempt)
     printf("      %lld %-5s %s", number_of(attempt, "attempt"), text_of(attempt, "where"),
            text_of(attempt, "outcome"));
     const json_t *reasons = json_object_get(attempt, "reasons");
-    for (size_t i = 0; i < json_array_size(reasons); i++)
-        printf("%s%s", i ? "; " : ": ", json_string_value(json_array_get(reasons, i)));
+    for (size_t i = 0; i < json_array_size(reasons); i++) {
+        const char *reason = json_string_value(json_array_get(reasons, i));
+        printf("%s%s", i ? "; " : ": ", reason ? reason : "");
+    }
     putchar('\n');
 }
 
@@ -254,7 +257,7 @@ static bool has_ended(const json_t *task)
     return strcmp(state, "queued") != 0 && strcmp(state, "running") != 0;
 }
 
-/* Follows the events until the task ends; a server that goes away and comes back is waited for. */
+/* Follows the events until the task ends; a stream that is cut is asked for again. */
 static int watch(const tasks_args *a, const char *id)
 {
     char path[128];
@@ -391,7 +394,7 @@ static bool is_id(const char *text)
 
 static int run_command(tasks_args *a)
 {
-    static const char *const with_id[] = {"show",   "result", "watch",  "follow", "delete",
+    static const char *const with_id[] = {"show",     "result", "watch",  "follow", "delete",
                                           "priority", "pause",  "resume", "cancel", NULL};
     if (a->n_operands == 0) return cli_usage_error("which command? add, list, show ...");
     const char *command = a->operands[0];
@@ -411,10 +414,8 @@ static int run_command(tasks_args *a)
 
 int cmd_tasks(int argc, char **argv)
 {
-    tasks_args a = {.url = "http://127.0.0.1:8080",
-                    .key_env = "CALLA_API_KEY",
-                    .limit = 100,
-                    .cost = -1};
+    tasks_args a = {
+        .url = "http://127.0.0.1:8080", .key_env = "CALLA_API_KEY", .limit = 100, .cost = -1};
     int code = parse_options(argc, argv, &a);
     if (code >= 0) return code;
     if (curl_global_init(CURL_GLOBAL_DEFAULT) != 0) return cli_failf("libcurl does not start");

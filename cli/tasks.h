@@ -20,8 +20,8 @@ typedef struct tasks_args {
     int n_operands;
 } tasks_args;
 
-/* One request; `body` (taken) NULL: none is sent. *answer is the answer's JSON, also of errors. -1 =
- * it worked, else the exit code, all being said. */
+/* One request; `body` (taken) NULL: none is sent. *answer is the answer's JSON, also of errors. -1
+ * = it worked, else the exit code, all being said. */
 int tasks_call(const tasks_args *a, const char *method, const char *path, json_t *body,
                json_t **answer);
 

@@ -214,8 +214,7 @@ int tasks_listen(const tasks_args *a, const char *id, int64_t *last, tasks_event
         else if (result != CURLE_OK)
             code = cli_failf("%s: %s", t.url, *t.message ? t.message : curl_easy_strerror(result));
         else {
-            json_t *answer =
-                t.answer.data ? json_loadb(t.answer.data, t.answer.n, 0, NULL) : NULL;
+            json_t *answer = t.answer.data ? json_loadb(t.answer.data, t.answer.n, 0, NULL) : NULL;
             code = fail_with(&t, status, answer);
             json_decref(answer);
         }

@@ -68,8 +68,8 @@ typedef struct hybrid_request {
     /* What is done about a category at least, beyond the policy; NULL = nothing more. */
     const policy_action *at_least; // [DETECT_N_CATEGORIES]
     const char *consent;           /* a token, NULL = none */
-    bool only_cloud;     /* the client asked for `cloud` */
-    judge_ask_fn *ask;   /* the local model, for a second look; NULL = there is none */
+    bool only_cloud;               /* the client asked for `cloud` */
+    judge_ask_fn *ask;             /* the local model, for a second look; NULL = there is none */
     void *ask_user;
 } hybrid_request;
 

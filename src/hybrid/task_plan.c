@@ -103,8 +103,7 @@ static json_t *plan_schema(const task_work *w)
         "required", "title", "instructions", "inputs", "where", "why", "additionalProperties", 0);
     return json_pack("{s:s, s:{s:{s:s, s:i, s:i, s:o}}, s:[s], s:b}", "type", "object",
                      "properties", "steps", "type", "array", "minItems", 1, "maxItems",
-                     TASK_MAX_STEPS, "items", step, "required", "steps", "additionalProperties",
-                     0);
+                     TASK_MAX_STEPS, "items", step, "required", "steps", "additionalProperties", 0);
 }
 
 json_t *task_plan_ask(const task_work *w, const bool *hidden)
@@ -193,8 +192,8 @@ calla_status task_plan_read(const task_work *w, const char *answer, size_t n_byt
         return error_set(err, CALLA_ERR_INPUT, "the plan has %zu steps, 1 to %d are possible", n,
                          TASK_MAX_STEPS);
     for (; p->n_steps < n; p->n_steps++)
-        CALLA_TRY(take_step(w, json_array_get(steps, p->n_steps), p->n_steps,
-                            &p->steps[p->n_steps], err));
+        CALLA_TRY(take_step(w, json_array_get(steps, p->n_steps), p->n_steps, &p->steps[p->n_steps],
+                            err));
     return CALLA_OK;
 }
 

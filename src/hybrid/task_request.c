@@ -268,9 +268,14 @@ static calla_status take_paused(const json_t *value, const char *where, void *in
 calla_status task_request_read(const json_t *body, task_request *r, calla_error *err)
 {
     static const known_field fields[] = {
-        {"instructions", take_instructions}, {"texts", take_texts},       {"files", take_files},
-        {"policy", take_policy},             {"budget", take_budget},     {"priority", take_priority},
-        {"paused", take_paused},             {0},
+        {"instructions", take_instructions},
+        {"texts", take_texts},
+        {"files", take_files},
+        {"policy", take_policy},
+        {"budget", take_budget},
+        {"priority", take_priority},
+        {"paused", take_paused},
+        {0},
     };
     *r = (task_request){0};
     if (!json_is_mapping(body)) return refuse(err, "task", "an object", body);

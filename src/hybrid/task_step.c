@@ -11,7 +11,7 @@
 enum {
     PLAN_TOKENS = 4096, /* of an answer at most */
     STEP_TOKENS = 4096,
-    FEWEST_TOKENS = 16,     /* fewer are no answer */
+    FEWEST_TOKENS = 16,      /* fewer are no answer */
     PLACEHOLDER_TOKENS = 32, /* what a value that is replaced may add to a request */
     POLL_MS = 50,
 };
@@ -84,8 +84,8 @@ static int64_t allowed_tokens(const step *s, int64_t most)
 
 static void set_most(step *s, int64_t n_output)
 {
-    s->most = (task_usage){.input_tokens = task_count_tokens(s->request),
-                           .output_tokens = n_output};
+    s->most =
+        (task_usage){.input_tokens = task_count_tokens(s->request), .output_tokens = n_output};
     json_object_set_new(s->request, "max_tokens", json_integer(n_output));
 }
 
@@ -100,10 +100,8 @@ static bool is_affordable(step *s, const hybrid_plan *plan)
     const char *model = hybrid_model(s->r->options.hybrid);
     const policy_price *price = policy_find_price(plan->policy, model);
     const task_budget *b = &s->budget;
-    int64_t n_input =
-        s->most.input_tokens + (int64_t)plan->out.n_findings * PLACEHOLDER_TOKENS;
-    if (b->tokens >= 0 &&
-        s->w->tokens_used + n_input + s->most.output_tokens > b->tokens) {
+    int64_t n_input = s->most.input_tokens + (int64_t)plan->out.n_findings * PLACEHOLDER_TOKENS;
+    if (b->tokens >= 0 && s->w->tokens_used + n_input + s->most.output_tokens > b->tokens) {
         add_reason(s, "its placeholders go beyond the budget of tokens");
         return false;
     }
@@ -233,12 +231,11 @@ static bool take_content(const strbuf *body, task_answer *a, hybrid_progress *pr
     const json_t *usage = json_object_get(value, "usage");
     const json_t *input = json_object_get(usage, "prompt_tokens");
     const json_t *output = json_object_get(usage, "completion_tokens");
-    *a = (task_answer){
-        .text = json_is_string(content) ? strdup(json_string_value(content)) : NULL,
-        .n_bytes = json_string_length(content),
-        .input_tokens = json_is_integer(input) ? json_integer_value(input) : -1,
-        .output_tokens = json_is_integer(output) ? json_integer_value(output) : -1,
-        .cut = json_is_text(json_object_get(choice, "finish_reason"), "length")};
+    *a = (task_answer){.text = json_is_string(content) ? strdup(json_string_value(content)) : NULL,
+                       .n_bytes = json_string_length(content),
+                       .input_tokens = json_is_integer(input) ? json_integer_value(input) : -1,
+                       .output_tokens = json_is_integer(output) ? json_integer_value(output) : -1,
+                       .cut = json_is_text(json_object_get(choice, "finish_reason"), "length")};
     if (a->text) a->n_bytes = strlen(a->text); /* a NUL would end it in the store */
     json_decref(value);
     return a->text != NULL;
@@ -339,10 +336,15 @@ static calla_status run_anywhere(step *s, calla_error *err)
     q.body = s->request;
     q.ask = s->r->options.judge;
     q.ask_user = s->r->options.judge_user;
-    calla_status status = hybrid_plan_make(s->r->options.hybrid, &q, &plan, err);
-    if (status == CALLA_OK && plan.route == HYBRID_CLOUD && is_affordable(s, &plan)) {
+    calla_error why;
+    calla_status status = hybrid_plan_make(s->r->options.hybrid, &q, &plan, &why);
+    if (status != CALLA_OK) { /* the audit cannot be written, or there is no memory */
+        add_reason(s, "it could not be checked: %s", why.message);
+        s->sensitive = true;
+        status = run_here(s, err);
+    } else if (plan.route == HYBRID_CLOUD && is_affordable(s, &plan)) {
         status = send(s, &plan, err);
-    } else if (status == CALLA_OK) {
+    } else {
         if (plan.route != HYBRID_CLOUD) json_array_extend(s->reasons, plan.reasons);
         if (plan.route == HYBRID_ASK) add_reason(s, "nobody is there to be asked: run here");
         if (plan.out.action >= POLICY_ASK) s->sensitive = true;
@@ -362,8 +364,7 @@ static calla_status prepare(step *s, calla_error *err)
     s->who.at_least = s->rules.at_least;
     if (hex_read(s->w->owner, s->digest, sizeof s->digest)) s->who.key_digest = s->digest;
     CALLA_TRY(look_at_inputs(s, hidden, err));
-    s->request =
-        s->w->kind == TASK_STEP_PLAN ? task_plan_ask(s->w, hidden) : task_step_ask(s->w);
+    s->request = s->w->kind == TASK_STEP_PLAN ? task_plan_ask(s->w, hidden) : task_step_ask(s->w);
     if (!s->request || !s->reasons)
         return error_set(err, CALLA_ERR_MEMORY, "no memory for a task's step");
     return CALLA_OK;
@@ -373,7 +374,12 @@ static calla_status run(step *s, calla_error *err)
 {
     char message[160];
     bool enough;
-    CALLA_TRY(prepare(s, err));
+    calla_status status = prepare(s, err);
+    if (status == CALLA_ERR_INPUT) { /* nothing that another try would change */
+        calla_error why = *err;
+        return task_store_fail(s->r->options.store, s->w, "step_failed", why.message, err);
+    }
+    if (status != CALLA_OK) return status;
     if (s->w->n_interrupted >= s->r->options.n_interruptions) {
         snprintf(message, sizeof message, "step %lld was interrupted %lld times",
                  (long long)s->w->step, (long long)s->w->n_interrupted);

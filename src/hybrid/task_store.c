@@ -265,10 +265,11 @@ static calla_status add_round(task_store *s, const char *id, int64_t round,
     CALLA_TRY(task_exec(s, NULL, err,
                         "INSERT INTO rounds (task, round, instructions) VALUES (?,?,?)", "sis", id,
                         round, instructions));
-    return task_exec(s, NULL, err,
-                     "INSERT INTO steps (task, round, step, kind, title, instructions, why, inputs, "
-                     "wants_cloud) VALUES (?,?,0,?,'plan','','','[]',0)",
-                     "sii", id, round, (int64_t)TASK_STEP_PLAN);
+    return task_exec(
+        s, NULL, err,
+        "INSERT INTO steps (task, round, step, kind, title, instructions, why, inputs, "
+        "wants_cloud) VALUES (?,?,0,?,'plan','','','[]',0)",
+        "sii", id, round, (int64_t)TASK_STEP_PLAN);
 }
 
 static calla_status insert_task(task_store *s, const task_request *r, const char *owner,
@@ -349,9 +350,9 @@ static calla_status find(task_store *s, task_owner owner, const char *id, task_s
     if (task_row(s, q, &status, err)) {
         const char *state = task_column(q, 0);
         *round = sqlite3_column_int64(q, 1);
-        *stage = strcmp(state, "done") == 0 ? STAGE_DONE
+        *stage = strcmp(state, "done") == 0                                      ? STAGE_DONE
                  : strcmp(state, "queued") == 0 || strcmp(state, "running") == 0 ? STAGE_WAITS
-                                                                                  : STAGE_ENDED;
+                                                                                 : STAGE_ENDED;
     }
     sqlite3_finalize(q);
     return status;
@@ -413,9 +414,9 @@ calla_status task_store_set_priority(task_store *s, task_owner owner, const char
                   : stage == STAGE_WAITS ? TASK_OK
                                          : TASK_WRONG_STATE;
     if (status == CALLA_OK && *result == TASK_OK)
-        status = task_exec(s, NULL, err,
-                           "UPDATE tasks SET priority = ?, updated_ms = ? WHERE id = ?", "iis",
-                           priority, task_now_ms(), id);
+        status =
+            task_exec(s, NULL, err, "UPDATE tasks SET priority = ?, updated_ms = ? WHERE id = ?",
+                      "iis", priority, task_now_ms(), id);
     return task_commit(s, status, true, err);
 }
 

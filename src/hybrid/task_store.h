@@ -124,9 +124,9 @@ typedef struct task_planned {
 typedef struct task_outcome {
     const char *result; /* [n_result] */
     size_t n_result;
-    bool sensitive;          /* it comes from what is sensitive */
-    const task_usage *usage; /* NULL: not known, what was reserved counts */
-    const char *message;     /* for people, or NULL */
+    bool sensitive;            /* it comes from what is sensitive */
+    const task_usage *usage;   /* NULL: not known, what was reserved counts */
+    const char *message;       /* for people, or NULL */
     const task_planned *steps; /* [n_steps] of TASK_STEP_PLAN */
     size_t n_steps;
 } task_outcome;

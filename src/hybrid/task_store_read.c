@@ -46,15 +46,14 @@ static calla_status add_usage(task_store *s, const char *id, json_t *task, calla
     sqlite3_stmt *q;
     calla_status status = CALLA_OK;
     json_t *usage = json_object();
-    CALLA_TRY(task_query(
-        s, &q, err,
-        "SELECT coalesce(sum(input_tokens) FILTER (WHERE NOT in_cloud), 0), "
-        "coalesce(sum(output_tokens) FILTER (WHERE NOT in_cloud), 0), "
-        "coalesce(sum(input_tokens) FILTER (WHERE in_cloud), 0), "
-        "coalesce(sum(output_tokens) FILTER (WHERE in_cloud), 0), "
-        "coalesce(sum(cost), 0), max(currency), "
-        "coalesce(sum(estimated), 0) FROM attempts WHERE task = ?",
-        "s", id));
+    CALLA_TRY(task_query(s, &q, err,
+                         "SELECT coalesce(sum(input_tokens) FILTER (WHERE NOT in_cloud), 0), "
+                         "coalesce(sum(output_tokens) FILTER (WHERE NOT in_cloud), 0), "
+                         "coalesce(sum(input_tokens) FILTER (WHERE in_cloud), 0), "
+                         "coalesce(sum(output_tokens) FILTER (WHERE in_cloud), 0), "
+                         "coalesce(sum(cost), 0), max(currency), "
+                         "coalesce(sum(estimated), 0) FROM attempts WHERE task = ?",
+                         "s", id));
     if (task_row(s, q, &status, err)) {
         json_object_set_new(usage, "local", usage_of(q, 0));
         json_object_set_new(usage, "cloud", usage_of(q, 2));
@@ -80,9 +79,9 @@ static calla_status add_inputs(task_store *s, const char *id, json_t *task, call
     while (task_row(s, q, &status, err)) {
         char label[40];
         snprintf(label, sizeof label, "input_%lld", (long long)sqlite3_column_int64(q, 0));
-        json_array_append_new(list,
-                              json_pack("{s:s, s:s, s:I}", "label", label, "name", task_column(q, 1),
-                                        "bytes", (json_int_t)sqlite3_column_int64(q, 2)));
+        json_array_append_new(list, json_pack("{s:s, s:s, s:I}", "label", label, "name",
+                                              task_column(q, 1), "bytes",
+                                              (json_int_t)sqlite3_column_int64(q, 2)));
     }
     sqlite3_finalize(q);
     json_object_set_new(task, "inputs", list);
@@ -95,11 +94,12 @@ static calla_status add_attempts(task_store *s, const char *id, int64_t round, i
     sqlite3_stmt *q;
     calla_status status = CALLA_OK;
     json_t *list = json_array();
-    CALLA_TRY(task_query(s, &q, err,
-                         "SELECT number, in_cloud, reasons, started_ms, ended_ms, outcome, message, "
-                         "input_tokens, output_tokens, cost, currency FROM attempts WHERE task = ? "
-                         "AND round = ? AND step = ? ORDER BY number",
-                         "sii", id, round, step));
+    CALLA_TRY(
+        task_query(s, &q, err,
+                   "SELECT number, in_cloud, reasons, started_ms, ended_ms, outcome, message, "
+                   "input_tokens, output_tokens, cost, currency FROM attempts WHERE task = ? "
+                   "AND round = ? AND step = ? ORDER BY number",
+                   "sii", id, round, step));
     while (task_row(s, q, &status, err)) {
         const char *outcome = task_column(q, 5);
         json_array_append_new(
@@ -154,8 +154,8 @@ static calla_status add_rounds(task_store *s, const char *id, json_t *task, call
         s, &q, err, "SELECT round, instructions, result FROM rounds WHERE task = ? ORDER BY round",
         "s", id));
     while (status == CALLA_OK && task_row(s, q, &status, err)) {
-        json_t *round =
-            json_pack("{s:s, s:o}", "instructions", task_column(q, 1), "result", text_or_null(q, 2));
+        json_t *round = json_pack("{s:s, s:o}", "instructions", task_column(q, 1), "result",
+                                  text_or_null(q, 2));
         status = round ? add_steps(s, id, sqlite3_column_int64(q, 0), round, err) : no_memory(err);
         json_object_set(task, "result", json_object_get(round, "result"));
         json_array_append_new(list, round);

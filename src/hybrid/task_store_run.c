@@ -55,8 +55,8 @@ static calla_status add_input(task_work *w, const char *label, sqlite3_stmt *q, 
 {
     size_t capacity = w->n_inputs; /* grown one by one: there are few */
     void *inputs = w->inputs;
-    CALLA_TRY(mem_grow(&inputs, &capacity, w->n_inputs + 1, sizeof *w->inputs, "a task's texts",
-                       err));
+    CALLA_TRY(
+        mem_grow(&inputs, &capacity, w->n_inputs + 1, sizeof *w->inputs, "a task's texts", err));
     w->inputs = inputs;
     task_input *in = &w->inputs[w->n_inputs++];
     *in = (task_input){.label = strdup(label),
@@ -142,12 +142,12 @@ static calla_status add_usage(task_store *s, task_work *w, calla_error *err)
 {
     sqlite3_stmt *q;
     calla_status status = CALLA_OK;
-    CALLA_TRY(task_query(
-        s, &q, err,
-        "SELECT coalesce(sum(input_tokens + output_tokens), 0), coalesce(sum(cost), 0), "
-        "coalesce(sum(outcome = 'interrupted' AND round = ?1 AND step = ?2), 0) "
-        "FROM attempts WHERE task = ?3",
-        "iis", w->round, w->step, w->id));
+    CALLA_TRY(
+        task_query(s, &q, err,
+                   "SELECT coalesce(sum(input_tokens + output_tokens), 0), coalesce(sum(cost), 0), "
+                   "coalesce(sum(outcome = 'interrupted' AND round = ?1 AND step = ?2), 0) "
+                   "FROM attempts WHERE task = ?3",
+                   "iis", w->round, w->step, w->id));
     if (task_row(s, q, &status, err)) {
         w->tokens_used = sqlite3_column_int64(q, 0);
         w->cost_used = sqlite3_column_double(q, 1);
@@ -193,8 +193,8 @@ calla_status task_store_is_wanted(task_store *s, const char *id, bool *wanted, c
     int64_t n = 0;
     CALLA_TRY(task_begin(s, err));
     calla_status status = task_number(
-        s, &n, 0, err,
-        "SELECT count(*) FROM tasks WHERE id = ? AND state IN ('queued', 'running')", "s", id);
+        s, &n, 0, err, "SELECT count(*) FROM tasks WHERE id = ? AND state IN ('queued', 'running')",
+        "s", id);
     *wanted = n > 0;
     return task_commit(s, status, false, err);
 }
@@ -216,6 +216,11 @@ static calla_status begin(task_store *s, const task_work *w, bool in_cloud, cons
                         "IN ('queued', 'running') AND paused = 0 AND round = ?",
                         "isi", task_now_ms(), w->id, w->round));
     if (n == 0) return CALLA_OK;
+    /* One whose end could not be written. */
+    CALLA_TRY(task_exec(s, NULL, err,
+                        "UPDATE attempts SET outcome = 'interrupted', ended_ms = ? WHERE task = ? "
+                        "AND outcome = ''",
+                        "is", task_now_ms(), w->id));
     char *text = json_dumps(reasons, JSON_COMPACT);
     if (!text) return no_memory(err);
     calla_status status =
@@ -264,12 +269,12 @@ static calla_status add_step(task_store *s, const task_work *w, int64_t number, 
 {
     char *inputs = json_dumps(p->inputs, JSON_COMPACT);
     if (!inputs) return no_memory(err);
-    calla_status status = task_exec(
-        s, NULL, err,
-        "INSERT INTO steps (task, round, step, kind, title, instructions, why, inputs, "
-        "wants_cloud) VALUES (?,?,?,?,?,?,?,?,?)",
-        "siiissssi", w->id, w->round, number, (int64_t)kind, p->title, p->instructions, p->why,
-        inputs, (int64_t)p->in_cloud);
+    calla_status status =
+        task_exec(s, NULL, err,
+                  "INSERT INTO steps (task, round, step, kind, title, instructions, why, inputs, "
+                  "wants_cloud) VALUES (?,?,?,?,?,?,?,?,?)",
+                  "siiissssi", w->id, w->round, number, (int64_t)kind, p->title, p->instructions,
+                  p->why, inputs, (int64_t)p->in_cloud);
     free(inputs);
     return status;
 }
@@ -281,12 +286,9 @@ static calla_status add_plan(task_store *s, const task_work *w, const task_outco
         CALLA_TRY(add_step(s, w, (int64_t)i + 1, TASK_STEP_WORK, &o->steps[i], err));
     if (o->n_steps < 2) return CALLA_OK;
     json_t *none = json_array();
-    const task_planned merge = {.title = "merge",
-                                .instructions = "",
-                                .why = "results are merged here",
-                                .inputs = none};
-    calla_status status =
-        add_step(s, w, (int64_t)o->n_steps + 1, TASK_STEP_MERGE, &merge, err);
+    const task_planned merge = {
+        .title = "merge", .instructions = "", .why = "results are merged here", .inputs = none};
+    calla_status status = add_step(s, w, (int64_t)o->n_steps + 1, TASK_STEP_MERGE, &merge, err);
     json_decref(none);
     return status;
 }

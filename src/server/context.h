@@ -23,7 +23,7 @@ struct server {
     metrics metrics;
     replay *replay;
     scheduler *scheduler;
-    hybrid *hybrid; /* the cloud beside the model, or NULL */
+    hybrid *hybrid;    /* the cloud beside the model, or NULL */
     task_store *tasks; /* or NULL */
     judge_asker task_judge;
     task_runner *task_runner; /* under the lock until the model is open */

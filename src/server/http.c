@@ -86,7 +86,7 @@ static void respond_error(http_request *r, const api_error *e)
     }
     if (response && r->closes) add_header(response, "Connection", "close");
     if (response && e->status == 401) add_header(response, "WWW-Authenticate", "Bearer");
-    if (response && r->allow) add_header(response, "Allow", r->allow);
+    if (response && *r->allow) add_header(response, "Allow", r->allow);
     send_response(r, e->status, response);
 }
 

@@ -26,7 +26,7 @@ struct http_request {
     server *server;
     struct MHD_Connection *connection;
     const endpoint *endpoint;
-    const char *allow; /* another method than the path's was used: this is it */
+    char allow[32]; /* another method than the path's was used: these are they; else "" */
     char method[16], path[256];
     strbuf body;
     json_t *json;    /* of the body, in a POST */

@@ -20,7 +20,8 @@ static const char *const single_headers[] = {MHD_HTTP_HEADER_HOST,
                                              MHD_HTTP_HEADER_TRANSFER_ENCODING,
                                              MHD_HTTP_HEADER_EXPECT,
                                              MHD_HTTP_HEADER_CONTENT_ENCODING,
-                                             "x-api-key"};
+                                             "x-api-key",
+                                             "Idempotency-Key"};
 enum { N_SINGLE_HEADERS = sizeof single_headers / sizeof *single_headers };
 
 static enum MHD_Result count_header(void *user, enum MHD_ValueKind kind, const char *name,
@@ -112,17 +113,20 @@ static bool matches(const endpoint *p, const char *path)
 static bool find_endpoint(http_request *r, api_error *e)
 {
     const endpoint *other = NULL;
+    char allow[sizeof r->allow] = "";
     const char *method = strcmp(r->method, "HEAD") == 0 ? "GET" : r->method;
     for (const endpoint *p = endpoints; p->method; p++) {
         if (!matches(p, r->path)) continue;
         if (strcmp(p->method, method) == 0) r->endpoint = p;
         other = p;
+        size_t n = strlen(allow);
+        snprintf(allow + n, sizeof allow - n, "%s%s", n ? ", " : "", p->method);
     }
     if (r->endpoint) return true;
     if (other) {
-        r->allow = other->method;
+        memcpy(r->allow, allow, sizeof allow);
         return api_fail(e, 405, NULL, "method_not_allowed", "%s is for %s requests", other->path,
-                        other->method);
+                        allow);
     }
     return api_fail(e, 404, NULL, "unknown_url", "Invalid URL (%s %s)", r->method, r->path);
 }

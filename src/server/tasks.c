@@ -14,7 +14,7 @@ typedef struct target {
     task_store *store;
     char id[TASK_ID_BYTES];  /* "" = none */
     char verb[16];           /* "" = none */
-    char sender[SHA256_HEX]; /* of the key; "" = none is asked for */
+    char sender[SHA256_HEX]; /* of the key; "" = none was sent */
     task_owner owner;        /* whose tasks it may see */
 } target;
 
@@ -25,12 +25,13 @@ static void set_owner(const http_request *r, target *t)
 {
     unsigned char digest[SHA256_BYTES];
     const access_rules *rules = &r->server->access;
-    const char *key = access_accepted_key(rules, http_header(r, "Authorization"),
-                                          http_header(r, "x-api-key"));
-    if (!rules->keys || !key) return;
-    sha256_of(key, strlen(key), digest);
-    hex_write(digest, sizeof digest, t->sender);
-    t->owner.hex = t->sender;
+    const char *key =
+        access_accepted_key(rules, http_header(r, "Authorization"), http_header(r, "x-api-key"));
+    if (key) {
+        sha256_of(key, strlen(key), digest);
+        hex_write(digest, sizeof digest, t->sender);
+    }
+    if (rules->keys) t->owner.hex = t->sender;
 }
 
 static bool read_target(const http_request *r, target *t, api_error *e)
@@ -107,6 +108,14 @@ static bool respond_task(http_request *r, const target *t, api_error *e)
     return true;
 }
 
+static bool is_state(const char *text)
+{
+    static const char *const states[] = {"queued", "running", "done", "failed", "cancelled", NULL};
+    for (int i = 0; states[i]; i++)
+        if (strcmp(states[i], text) == 0) return true;
+    return false;
+}
+
 static bool respond_list(http_request *r, const target *t, api_error *e)
 {
     calla_error err;
@@ -116,6 +125,8 @@ static bool respond_list(http_request *r, const target *t, api_error *e)
     long n = limit ? strtol(limit, &end, 10) : LIST_DEFAULT;
     if (limit && (!*limit || *end || n < 1 || n > LIST_MOST))
         return api_invalid(e, "limit", "limit must be a whole number from 1 to %d", LIST_MOST);
+    if (state && !is_state(state))
+        return api_invalid(e, "state", "state must be queued, running, done, failed or cancelled");
     if (task_store_list(t->store, t->owner, state, n, &tasks, &err) != CALLA_OK)
         return fail(&err, e);
     respond_value(r, json_pack("{s:s, s:o}", "object", "list", "data", tasks));
@@ -245,10 +256,9 @@ static bool respond_result(http_request *r, const target *t, calla_status status
     if (status != CALLA_OK) return fail(err, e);
     if (result == TASK_UNKNOWN) return not_found(t, e);
     if (result == TASK_WRONG_STATE)
-        return api_fail(e, 409, NULL, "wrong_state",
-                        "%s", strcmp(t->verb, "messages") == 0
-                                  ? "a follow-up is for a task that is done"
-                                  : "the task has ended");
+        return api_fail(e, 409, NULL, "wrong_state", "%s",
+                        strcmp(t->verb, "messages") == 0 ? "a follow-up is for a task that is done"
+                                                         : "the task has ended");
     return respond_task(r, t, e);
 }
 
@@ -277,8 +287,7 @@ static bool follow_up(http_request *r, const target *t, api_error *e)
     task_result result = TASK_OK;
     if (!fields_read(r->json, "", lists, &content, e)) return false;
     if (!content) return api_invalid(e, "content", "content is missing");
-    calla_status status =
-        task_store_follow_up(t->store, t->owner, t->id, content, &result, &err);
+    calla_status status = task_store_follow_up(t->store, t->owner, t->id, content, &result, &err);
     return respond_result(r, t, status, result, &err, e);
 }
 

@@ -20,8 +20,7 @@ static void set_paths(const char *rules)
 
 static server *start(const char *url, const char *keys)
 {
-    hybrid_options cloud = {
-        .url = url, .model = "far", .policy = policy_path, .audit = audit_path};
+    hybrid_options cloud = {.url = url, .model = "far", .policy = policy_path, .audit = audit_path};
     server_options o = client_options();
     if (url) o.hybrid = &cloud;
     o.tasks = tasks_path;
@@ -146,6 +145,11 @@ static void test_commands(void **state)
     expect(s, 404, "GET", "/v1/tasks/none", NULL, "task_not_found");
     expect(s, 404, "GET", "/v1/tasks/none/events", NULL, "task_not_found");
     expect(s, 400, "GET", "/v1/tasks?limit=0", NULL, "invalid_value");
+    expect(s, 400, "GET", "/v1/tasks?state=lost", NULL, "invalid_value");
+    a = send_as(s, NULL, "PUT", "/v1/tasks", "{}", NULL);
+    assert_int_equal(a.status, 405);
+    assert_non_null(strstr(a.headers, "Allow: POST, GET, DELETE\r\n"));
+    answer_clear(&a);
     expect(s, 400, "POST", "/v1/tasks", "{\"instructions\": \"\"}", "invalid_value");
     client_stop(s);
     server_options o = client_options();

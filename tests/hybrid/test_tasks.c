@@ -1,5 +1,5 @@
-/* Tasks without a server: requests, plans, the store, and the runner with models that answer as they
- * are told; and a store whose process is killed at any moment, two hundred times. */
+/* Tasks without a server: requests, plans, the store, and the runner with models that answer as
+ * they are told; and a store whose process is killed at any moment, two hundred times. */
 #include "base/clock.h"
 #include "hybrid/fake_cloud.h"
 #include "hybrid/task_plan.h"
@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -138,10 +139,8 @@ typedef struct bench {
 
 static calla_status answer_with(const char *text, task_answer *a)
 {
-    *a = (task_answer){.text = strdup(text),
-                       .n_bytes = strlen(text),
-                       .input_tokens = 10,
-                       .output_tokens = 5};
+    *a = (task_answer){
+        .text = strdup(text), .n_bytes = strlen(text), .input_tokens = 10, .output_tokens = 5};
     return CALLA_OK;
 }
 
@@ -352,8 +351,8 @@ static const char allowing[] =
     "\"currency\": \"EUR\"}}}";
 
 #define SPLIT                                                                                      \
-    PLAN(STEP("first", "\"input_1\"", "cloud") ", " STEP("second", "\"input_2\"", "cloud") ", " STEP( \
-        "third", "\"step_2\"", "cloud"))
+    PLAN(STEP("first", "\"input_1\"", "cloud") ", " STEP(                                          \
+        "second", "\"input_2\"", "cloud") ", " STEP("third", "\"step_2\"", "cloud"))
 
 /* What is sensitive stays, and so does what comes from it; nothing of it is in what was sent, and
  * the plan was made without it. */
@@ -497,7 +496,8 @@ static void test_budgets(void **state)
     assert_non_null(
         strstr(text_at_path(task, "rounds.0.steps.1.attempts.0.reasons.0"), "it might cost"));
     json_decref(task);
-    file_task(b, "t3", "{\"instructions\": \"i\", \"budget\": {\"cost\": 9, \"currency\": \"USD\"}}");
+    file_task(b, "t3",
+              "{\"instructions\": \"i\", \"budget\": {\"cost\": 9, \"currency\": \"USD\"}}");
     task = await(b, "t3", "done");
     assert_string_equal(text_at_path(task, "rounds.0.steps.1.attempts.0.where"), "local");
     json_decref(task);
@@ -718,14 +718,14 @@ static calla_status logging_ask(void *user, json_t *request, const atomic_bool *
     put_log(line);
     pause_us(300 + random() % 1500);
     if (plan)
-        return answer_with(PLAN(STEP("a", "\"input_1\"", "local") ", " STEP("b", "\"step_1\"",
-                                                                           "local")),
-                           a);
+        return answer_with(
+            PLAN(STEP("a", "\"input_1\"", "local") ", " STEP("b", "\"step_1\"", "local")), a);
     snprintf(answer, sizeof answer, "done %ld", random());
     return answer_with(answer, a);
 }
 
-/* Opens the store, runs its tasks, and files those that are missing; until it is killed, or done. */
+/* Opens the store, runs its tasks, and files those that are missing; until it is killed, or done.
+ */
 static void run_child(const char *path, unsigned seed)
 {
     task_store *store;
@@ -819,6 +819,20 @@ static void check_filed(const char *log)
     }
 }
 
+/* Waits until the child has asked its model since the log had `before` bytes, or has ended. */
+static void await_work(pid_t child, off_t before)
+{
+    for (;;) {
+        struct stat s;
+        siginfo_t info = {0};
+        assert_int_equal(fstat(log_fd, &s), 0);
+        if (s.st_size > before) return;
+        assert_int_equal(waitid(P_PID, (id_t)child, &info, WEXITED | WNOHANG | WNOWAIT), 0);
+        if (info.si_pid == child) return;
+        pause_us(200);
+    }
+}
+
 /* Three stores share the kills, so that each is killed in all stages of its work. */
 static void test_kill(void **state)
 {
@@ -842,6 +856,7 @@ static void test_kill(void **state)
             assert_true(child >= 0);
             if (child == 0) run_child(path, seed);
             if (n_kills < N_KILLS * (part + 1) / KILL_PARTS) {
+                if (us % 2) await_work(child, lseek(log_fd, 0, SEEK_END)); /* else while it opens */
                 pause_us(us);
                 kill(child, SIGKILL);
             } /* else it may end */
