@@ -274,6 +274,7 @@ static int watch(const tasks_args *a, const char *id)
             return code;
         }
         json_decref(task);
+        task = NULL;
         nanosleep(&a_while, NULL);
     }
 }

@@ -130,6 +130,7 @@ typedef struct bench {
     char path[600], policy[600], audit[600];
     /* The local model: its plan, and how it answers. */
     const char *plan;
+    bool plan_is_cut;
     calla_status status; /* of its answers to steps, CALLA_OK */
     atomic_bool hold;    /* steps (not plans) wait until it is false or they are cancelled */
     atomic_int n_asked, n_planned;
@@ -158,7 +159,9 @@ static calla_status fake_ask(void *user, json_t *request, const atomic_bool *can
     free(all_of_it);
     if (json_object_get(request, "response_format")) {
         atomic_fetch_add(&b->n_planned, 1);
-        return answer_with(b->plan, a);
+        answer_with(b->plan, a);
+        a->cut = b->plan_is_cut;
+        return CALLA_OK;
     }
     atomic_fetch_add(&b->n_asked, 1);
     while (atomic_load(&b->hold) && !atomic_load(cancelled)) pause_us(1000);
@@ -344,6 +347,23 @@ static void test_plan_of_no_use(void **state)
     close_bench(b);
 }
 
+/* A plan that has all its tokens is not whole, whatever stands in it. */
+static void test_plan_too_long(void **state)
+{
+    (void)state;
+    bench *b = open_bench(NULL);
+    b->plan = "{\"steps\": [{\"title\": \"and so on and so on";
+    b->plan_is_cut = true;
+    start_runner(b);
+    file_task(b, "t", "{\"instructions\": \"Count.\"}");
+    json_t *task = await(b, "t", "done");
+    assert_non_null(strstr(text_at_path(task, "rounds.0.steps.1.why"), "it is too long"));
+    assert_non_null(
+        strstr(text_at_path(task, "rounds.0.steps.0.attempts.0.message"), "was cut off"));
+    json_decref(task);
+    close_bench(b);
+}
+
 /* ---- here and there ---- */
 
 static const char allowing[] =
@@ -448,6 +468,61 @@ static void test_cloud_down(void **state)
     task = await(b, "t", "failed");
     assert_string_equal(text_at_path(task, "error.code"), "cloud_error");
     json_decref(task);
+    close_bench(b);
+}
+
+/* What the cloud does not say counts as what it may have been at most. */
+static void test_cloud_without_usage(void **state)
+{
+    (void)state;
+    bench *b = open_bench(allowing);
+    fake_answer answer = {.body = "{\"choices\": [{\"index\": 0, \"message\": {\"role\": "
+                                  "\"assistant\", \"content\": \"x\"}}]}"};
+    fake_cloud_script(b->cloud, &answer, 1);
+    b->plan = PLAN(STEP("a", "", "cloud"));
+    start_runner(b);
+    file_task(b, "t0", "{\"instructions\": \"i\"}");
+    json_t *task = await(b, "t0", "done");
+    assert_true(json_is_true(at(task, "usage.estimated")));
+    assert_true(json_integer_value(at(task, "usage.cloud.output_tokens")) > 1000);
+    assert_true(json_real_value(at(task, "usage.cost")) > 1);
+    json_decref(task);
+    /* An answer without content is none. */
+    answer.body = "{\"choices\": []}";
+    fake_cloud_script(b->cloud, &answer, 1);
+    file_task(b, "t1", "{\"instructions\": \"i\"}");
+    task = await(b, "t1", "failed");
+    assert_string_equal(text_at_path(task, "error.code"), "cloud_error");
+    json_decref(task);
+    close_bench(b);
+}
+
+/* The policy's rules for a client hold for its tasks, which know its key by the hash alone. */
+static void test_client_rules(void **state)
+{
+    (void)state;
+    unsigned char digest[SHA256_BYTES];
+    char hex[SHA256_HEX], rules[300], id[TASK_ID_BYTES] = "t";
+    task_request r;
+    calla_error err;
+    sha256_of("key-b", 5, digest);
+    hex_write(digest, sizeof digest, hex);
+    snprintf(rules, sizeof rules,
+             "{\"clients\": [{\"id\": \"b\", \"key_sha256\": \"%s\", \"cloud\": false}]}", hex);
+    bench *b = open_bench(rules);
+    b->plan = PLAN(STEP("a", "", "cloud"));
+    start_runner(b);
+    json_t *body = json_of("{\"instructions\": \"i\"}");
+    assert_ok(task_request_read(body, &r, &err), &err);
+    assert_ok(task_store_create(b->store, &r, hex, NULL, id, &err), &err);
+    json_t *task = await(b, "t", "done");
+    assert_string_equal(text_at_path(task, "rounds.0.steps.1.attempts.0.where"), "local");
+    json_decref(task);
+    file_task(b, "other", "{\"instructions\": \"i\"}");
+    task = await(b, "other", "done");
+    assert_string_equal(text_at_path(task, "rounds.0.steps.1.attempts.0.where"), "cloud");
+    json_decref(task);
+    json_decref(body);
     close_bench(b);
 }
 
@@ -888,9 +963,12 @@ int main(void)
         cmocka_unit_test(test_rules),
         cmocka_unit_test(test_plans),
         cmocka_unit_test(test_plan_of_no_use),
+        cmocka_unit_test(test_plan_too_long),
         cmocka_unit_test(test_split),
         cmocka_unit_test(test_own_rules),
         cmocka_unit_test(test_cloud_down),
+        cmocka_unit_test(test_cloud_without_usage),
+        cmocka_unit_test(test_client_rules),
         cmocka_unit_test(test_local_failure),
         cmocka_unit_test(test_budgets),
         cmocka_unit_test(test_order),
