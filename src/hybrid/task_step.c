@@ -164,8 +164,7 @@ static calla_status finish(step *s, int64_t attempt, const task_answer *a,
 {
     task_usage u;
     task_plan plan = {0};
-    calla_error why;
-    char text[300];
+    calla_error why, text;
     calla_status status = CALLA_OK;
     task_outcome o = {.result = a->text, .n_result = a->n_bytes, .sensitive = s->sensitive};
     if (used(s, a, price, &u)) o.usage = &u;
@@ -174,9 +173,9 @@ static calla_status finish(step *s, int64_t attempt, const task_answer *a,
         status = task_plan_read(s->w, a->text, a->n_bytes, &plan, &why);
         if (status != CALLA_OK) {
             task_plan_free(&plan);
-            snprintf(text, sizeof text, "the model's plan is of no use: %.200s",
-                     a->cut ? "it is too long" : why.message);
-            status = task_plan_single(s->w, text, &plan, err);
+            error_set(&text, CALLA_ERR_INPUT, "the model's plan is of no use: %.200s",
+                      a->cut ? "it is too long" : why.message);
+            status = task_plan_single(s->w, text.message, &plan, err);
         }
         o.steps = plan.steps;
         o.n_steps = plan.n_steps;

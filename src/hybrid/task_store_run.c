@@ -357,24 +357,29 @@ calla_status task_store_give_up(task_store *s, const task_work *w, int64_t attem
                                 const char *outcome, const task_usage *usage, const char *message,
                                 calla_error *err)
 {
+    calla_error tidy; /* a message from elsewhere may end within a character */
+    if (message) error_set(&tidy, CALLA_ERR_INPUT, "%s", message);
     CALLA_TRY(task_begin(s, err));
-    return task_commit(s, give_up(s, w, attempt, outcome, usage, message, err), true, err);
+    return task_commit(
+        s, give_up(s, w, attempt, outcome, usage, message ? tidy.message : NULL, err), true, err);
 }
 
 calla_status task_store_fail(task_store *s, const task_work *w, const char *code,
                              const char *message, calla_error *err)
 {
     int64_t n = 0;
+    calla_error tidy; /* as above */
+    error_set(&tidy, CALLA_ERR_INPUT, "%s", message);
     CALLA_TRY(task_begin(s, err));
     calla_status status =
         task_exec(s, &n, err,
                   "UPDATE tasks SET state = 'failed', error_code = ?, error_message = ?, "
                   "updated_ms = ? WHERE id = ? AND state IN ('queued', 'running')",
-                  "ssis", code, message, task_now_ms(), w->id);
+                  "ssis", code, tidy.message, task_now_ms(), w->id);
     if (status == CALLA_OK && n > 0)
         status = task_event(s, w->id, "task.failed",
                             json_pack("{s:s, s:{s:s, s:s}}", "state", "failed", "error", "code",
-                                      code, "message", message),
+                                      code, "message", tidy.message),
                             err);
     return task_commit(s, status, true, err);
 }
