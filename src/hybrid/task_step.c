@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum {
-    PLAN_TOKENS = 4096, /* of an answer at most */
+    PLAN_TOKENS = 2048, /* of an answer at most */
     STEP_TOKENS = 4096,
     FEWEST_TOKENS = 16,      /* fewer are no answer */
     PLACEHOLDER_TOKENS = 32, /* what a value that is replaced may add to a request */
