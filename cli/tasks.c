@@ -188,10 +188,12 @@ static char *read_instructions(const tasks_args *a)
     return cli_read_input(a->instructions_file, &text, &n) ? text : NULL;
 }
 
+/* {"name", "text"}; where the file lies is nobody's matter. */
 static json_t *read_file(const char *path)
 {
     char *data;
     size_t n;
+    const char *slash = strrchr(path, '/');
     if (!cli_read_input(path, &data, &n)) return NULL;
     json_t *text = memchr(data, '\0', n) ? NULL : json_stringn(data, n);
     free(data);
@@ -199,14 +201,20 @@ static json_t *read_file(const char *path)
         cli_failf("%s is no text in UTF-8", cli_input_name(path));
         return NULL;
     }
-    return json_pack("{s:s, s:o}", "name", cli_input_name(path), "text", text);
+    json_t *file = json_pack("{s:s, s:o}", "name", slash ? slash + 1 : path, "text", text);
+    if (!file) cli_failf("the name of %s is no text in UTF-8", path);
+    return file;
 }
 
+/* NULL if one of its words cannot be sent: none is to be lost. */
 static json_t *policy_of(const tasks_args *a)
 {
     json_t *categories = json_object();
-    for (int32_t i = 0; i < a->n_keep; i++)
-        json_object_set_new(categories, a->keep[i], json_string("keep_local"));
+    for (int32_t i = 0; i < a->n_keep; i++) {
+        if (json_object_set_new(categories, a->keep[i], json_string("keep_local")) == 0) continue;
+        json_decref(categories);
+        return NULL;
+    }
     return json_pack("{s:b, s:o}", "cloud", !a->local, "categories", categories);
 }
 
@@ -215,8 +223,10 @@ static json_t *budget_of(const tasks_args *a)
     json_t *budget = json_object();
     if (a->tokens > 0) json_object_set_new(budget, "tokens", json_integer(a->tokens));
     if (a->cost >= 0) json_object_set_new(budget, "cost", json_real(a->cost));
-    if (a->currency) json_object_set_new(budget, "currency", json_string(a->currency));
-    return budget;
+    if (!a->currency || json_object_set_new(budget, "currency", json_string(a->currency)) == 0)
+        return budget;
+    json_decref(budget);
+    return NULL;
 }
 
 /* The body of a new task; NULL after printing why. */
@@ -231,7 +241,7 @@ static json_t *make_task(const tasks_args *a)
         body = json_pack("{s:s, s:O, s:o, s:o, s:i, s:b}", "instructions", instructions, "files",
                          files, "policy", policy_of(a), "budget", budget_of(a), "priority",
                          a->priority, "paused", a->paused);
-    if (ok && !body) cli_failf("the instructions are no text in UTF-8");
+    if (ok && !body) cli_failf("what was given is no text in UTF-8");
     json_decref(files);
     free(instructions);
     return body;
