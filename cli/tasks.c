@@ -101,21 +101,21 @@ static void print_json(const json_t *value)
 
 static long long tokens_of(const json_t *task)
 {
-    const json_t *usage = json_object_get(task, "usage");
-    const json_t *here = json_object_get(usage, "local"), *there = json_object_get(usage, "cloud");
+    const json_t *use = json_object_get(task, "usage");
+    const json_t *here = json_object_get(use, "local"), *there = json_object_get(use, "cloud");
     return number_of(here, "input_tokens") + number_of(here, "output_tokens") +
            number_of(there, "input_tokens") + number_of(there, "output_tokens");
 }
 
 static void print_head(const json_t *task)
 {
-    const json_t *usage = json_object_get(task, "usage");
-    const char *currency = text_of(usage, "currency");
+    const json_t *use = json_object_get(task, "usage");
+    const char *currency = text_of(use, "currency");
     printf("%s  %-9s%s  %4lld  %8lld tokens", text_of(task, "id"), text_of(task, "state"),
            json_is_true(json_object_get(task, "paused")) ? " (paused)" : "",
            number_of(task, "priority"), tokens_of(task));
     if (*currency) {
-        printf("  %.6f ", json_number_value(json_object_get(usage, "cost")));
+        printf("  %.6f ", json_number_value(json_object_get(use, "cost")));
         for (; *currency; currency++) putchar((unsigned char)*currency < ' ' ? '?' : *currency);
     }
     fputs("  ", stdout);
