@@ -197,16 +197,36 @@ calla_status task_plan_read(const task_work *w, const char *answer, size_t n_byt
     return CALLA_OK;
 }
 
-calla_status task_plan_single(const task_work *w, const char *why, task_plan *p, calla_error *err)
+/* The labels of the texts that are sensitive, or of those that are not. */
+static json_t *labels_of(const task_work *w, bool sensitive)
 {
     json_t *labels = json_array();
     for (size_t i = 0; i < w->n_inputs; i++)
-        json_array_append_new(labels, json_string(w->inputs[i].label));
-    *p = (task_plan){.json = json_pack("{s:s, s:o}", "why", why, "inputs", labels), .n_steps = 1};
+        if (w->inputs[i].sensitive == sensitive)
+            json_array_append_new(labels, json_string(w->inputs[i].label));
+    return labels;
+}
+
+calla_status task_plan_by_texts(const task_work *w, bool may_leave, const char *why, task_plan *p,
+                                calla_error *err)
+{
+    json_t *open = labels_of(w, false), *kept = labels_of(w, true);
+    size_t n_open = json_array_size(open), n_kept = json_array_size(kept);
+    /* A follow-up is about the result: apart from it the other texts mean nothing. */
+    bool split = may_leave && w->round == 0 && n_open > 0 && n_kept > 0;
+    if (!split) json_array_extend(open, kept);
+    *p = (task_plan){.json = json_pack("{s:s, s:o, s:o}", "why", why, "open", open, "kept", kept),
+                     .n_steps = split ? 2 : 1};
     if (!p->json) return error_set(err, CALLA_ERR_MEMORY, "no memory for a plan");
-    p->steps[0] = (task_planned){.title = "all of it",
+    const char *reason = json_string_value(json_object_get(p->json, "why"));
+    p->steps[0] = (task_planned){.title = split ? "the texts that may leave" : "all of it",
                                  .instructions = w->asked,
-                                 .why = json_string_value(json_object_get(p->json, "why")),
-                                 .inputs = json_object_get(p->json, "inputs")};
+                                 .why = reason,
+                                 .inputs = open,
+                                 .in_cloud = may_leave && (split || n_kept == 0)};
+    p->steps[1] = (task_planned){.title = "the texts that stay here",
+                                 .instructions = w->asked,
+                                 .why = reason,
+                                 .inputs = kept};
     return CALLA_OK;
 }

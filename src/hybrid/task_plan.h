@@ -23,8 +23,10 @@ json_t *task_plan_ask(const task_work *w, const bool *hidden);
  * any case. */
 calla_status task_plan_read(const task_work *w, const char *answer, size_t n_bytes, task_plan *p,
                             calla_error *err);
-/* The plan in place of one that is of no use: all in one step, here. */
-calla_status task_plan_single(const task_work *w, const char *why, task_plan *p, calla_error *err);
+/* The plan in place of one that is of no use: what was asked for, of the sensitive texts here and
+ * of the others there (not of a follow-up, nor unless it may_leave), or in one step. */
+calla_status task_plan_by_texts(const task_work *w, bool may_leave, const char *why, task_plan *p,
+                                calla_error *err);
 
 /* The chat request for a step of the other kinds. NULL = no memory. */
 json_t *task_step_ask(const task_work *w);

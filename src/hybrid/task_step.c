@@ -11,6 +11,7 @@
 enum {
     PLAN_TOKENS = 2048, /* of an answer at most */
     STEP_TOKENS = 4096,
+    PLAN_SHARE = 4,          /* of what a budget has left a plan may have one part in so many */
     FEWEST_TOKENS = 16,      /* fewer are no answer */
     PLACEHOLDER_TOKENS = 32, /* what a value that is replaced may add to a request */
     POLL_MS = 50,
@@ -23,9 +24,10 @@ typedef struct step {
     task_rules rules;
     task_budget budget;
     unsigned char digest[SHA256_BYTES];
-    hybrid_request who; /* without a body: whose rules hold */
-    bool sensitive;     /* it reads what is */
-    json_t *reasons;    /* for where it runs */
+    hybrid_request who;  /* without a body: whose rules hold */
+    bool asks_sensitive; /* what is asked for is sensitive */
+    bool sensitive;      /* so is that, or what it reads */
+    json_t *reasons;     /* for where it runs */
     json_t *request;
     task_usage most; /* that an attempt may use */
 } step;
@@ -59,7 +61,7 @@ static calla_status look_at_inputs(step *s, bool *hidden, calla_error *err)
     task_work *w = s->w;
     policy_action strictest;
     CALLA_TRY(look(s, w->asked, strlen(w->asked), &strictest, err));
-    s->sensitive = strictest >= POLICY_ASK;
+    s->asks_sensitive = s->sensitive = strictest >= POLICY_ASK;
     if (s->sensitive) add_reason(s, "what the task asks for is sensitive");
     for (size_t i = 0; i < w->n_inputs; i++) {
         task_input *in = &w->inputs[i];
@@ -75,10 +77,14 @@ static calla_status look_at_inputs(step *s, bool *hidden, calla_error *err)
 
 /* ---- budgets ---- */
 
-/* The tokens of an answer that the budget allows; fewer than FEWEST_TOKENS: none. */
-static int64_t allowed_tokens(const step *s, int64_t most)
+/* The tokens of an answer that the budget allows; fewer than FEWEST_TOKENS: none. A plan leaves
+ * most of it to the steps. */
+static int64_t allowed_tokens(const step *s)
 {
+    bool is_plan = s->w->kind == TASK_STEP_PLAN;
+    int64_t most = is_plan ? PLAN_TOKENS : STEP_TOKENS;
     int64_t room = s->budget.tokens - s->w->tokens_used - task_count_tokens(s->request);
+    if (is_plan) room /= PLAN_SHARE;
     return s->budget.tokens >= 0 && room < most ? room : most;
 }
 
@@ -127,7 +133,7 @@ static bool is_affordable(step *s, const hybrid_plan *plan)
 static calla_status take_budget(step *s, bool *enough, calla_error *err)
 {
     char message[160];
-    int64_t n = allowed_tokens(s, s->w->kind == TASK_STEP_PLAN ? PLAN_TOKENS : STEP_TOKENS);
+    int64_t n = allowed_tokens(s);
     *enough = n >= FEWEST_TOKENS;
     if (*enough) {
         set_most(s, n);
@@ -158,6 +164,12 @@ static bool used(const step *s, const task_answer *a, const policy_price *price,
     return true;
 }
 
+/* Whether there is a cloud for what is not sensitive. */
+static bool may_any_leave(const step *s)
+{
+    return s->r->options.hybrid && s->rules.may_use_cloud && !s->asks_sensitive;
+}
+
 /* A step's answer, or a plan's steps, written down. */
 static calla_status finish(step *s, int64_t attempt, const task_answer *a,
                            const policy_price *price, calla_error *err)
@@ -175,7 +187,7 @@ static calla_status finish(step *s, int64_t attempt, const task_answer *a,
             task_plan_free(&plan);
             error_set(&text, CALLA_ERR_INPUT, "the model's plan is of no use: %.200s",
                       a->cut ? "it is too long" : why.message);
-            status = task_plan_single(s->w, text.message, &plan, err);
+            status = task_plan_by_texts(s->w, may_any_leave(s), text.message, &plan, err);
         }
         o.steps = plan.steps;
         o.n_steps = plan.n_steps;

@@ -81,7 +81,7 @@ static void test_life(void **state)
     server *s = start(fake_cloud_url(f), NULL);
     file_task(s,
               "{\"instructions\": \"Say what it is.\", \"files\": [{\"name\": \"card.txt\", "
-              "\"text\": \"Card 4111 1111 1111 1111\"}], \"budget\": {\"tokens\": 20000}}",
+              "\"text\": \"Card 4111 1111 1111 1111\"}], \"budget\": {\"tokens\": 4000}}",
               path);
     answer_t a = await(s, path, "done", &events);
     assert_non_null(strstr(events, "event: task.created\n"));
@@ -198,7 +198,8 @@ static void test_restart(void **state)
     char path[100];
     set_paths("{}");
     server *s = start(NULL, NULL);
-    file_task(s, "{\"instructions\": \"Tell a long story.\"}", path);
+    file_task(s, "{\"instructions\": \"Tell a long story.\", \"budget\": {\"tokens\": 3000}}",
+              path);
     client_stop(s);
     s = start(NULL, NULL);
     answer_t a = await(s, path, "done", NULL);

@@ -257,17 +257,17 @@ static json_t *read_task(bench *b, const char *id)
 /* The task once it is in this state. */
 static json_t *await(bench *b, const char *id, const char *wanted)
 {
-    for (int i = 0; i < 20000; i++) {
+    for (;;) {
         json_t *task = read_task(b, id);
-        if (strcmp(text_at_path(task, "state"), wanted) == 0) return task;
-        if (i == 19999) {
+        const char *state = text_at_path(task, "state");
+        if (strcmp(state, wanted) == 0) return task;
+        if (strcmp(state, "queued") != 0 && strcmp(state, "running") != 0) {
             char *text = json_dumps(task, JSON_INDENT(1));
             fail_msg("the task is not %s: %s", wanted, text);
         }
         json_decref(task);
         pause_us(1000);
     }
-    return NULL;
 }
 
 static void expect_result(bench *b, const char *id, const char *result)
@@ -291,6 +291,10 @@ static void command(bench *b, const char *id, task_command c, task_result expect
 }
 
 /* ---- plans ---- */
+
+static const char allowing[] =
+    "{\"cloud\": {\"retries\": 0}, \"prices\": {\"far\": {\"input\": 1000, \"output\": 2000, "
+    "\"currency\": \"EUR\"}}}";
 
 static void test_plans(void **state)
 {
@@ -347,6 +351,57 @@ static void test_plan_of_no_use(void **state)
     close_bench(b);
 }
 
+/* Without a plan of use, texts that may leave go there and the others stay; a follow-up is one
+ * step, and so is what is asked for with something sensitive in it. */
+static void test_plan_by_texts(void **state)
+{
+    (void)state;
+    bench *b = open_bench(allowing);
+    calla_error err;
+    task_result result;
+    b->plan = "";
+    start_runner(b);
+    file_task(b, "t",
+              "{\"instructions\": \"Sum up.\", \"texts\": [\"Card " CARD "\", \"A river.\"]}");
+    json_t *task = await(b, "t", "done");
+    const json_t *steps = at(task, "rounds.0.steps");
+    assert_int_equal(json_array_size(steps), 4);
+    assert_string_equal(text_at_path(steps, "1.attempts.0.where"), "cloud");
+    assert_string_equal(text_at_path(steps, "1.inputs.0"), "input_2");
+    assert_string_equal(text_at_path(steps, "2.attempts.0.where"), "local");
+    assert_string_equal(text_at_path(steps, "2.inputs.0"), "input_1");
+    assert_string_equal(text_at_path(steps, "3.kind"), "merge");
+    json_decref(task);
+    assert_ok(task_store_follow_up(b->store, all, "t", "Shorter.", &result, &err), &err);
+    task = await(b, "t", "done");
+    steps = at(task, "rounds.1.steps");
+    assert_int_equal(json_array_size(steps), 2);
+    assert_string_equal(text_at_path(steps, "1.planned"), "local");
+    assert_int_equal(json_array_size(at(steps, "1.inputs")), 3);
+    json_decref(task);
+    static const char *const bodies[] = {
+        "{\"instructions\": \"i\", \"texts\": [\"A river.\"]}",
+        "{\"instructions\": \"i\", \"texts\": [\"A river.\"], \"policy\": {\"cloud\": false}}",
+        "{\"instructions\": \"Is " CARD " a card?\", \"texts\": [\"A river.\"]}",
+    };
+    static const char *const places[] = {"cloud", "local", "local"};
+    for (int i = 0; i < 3; i++) {
+        char id[8];
+        snprintf(id, sizeof id, "t%d", i);
+        file_task(b, id, bodies[i]);
+        task = await(b, id, "done");
+        steps = at(task, "rounds.0.steps");
+        assert_int_equal(json_array_size(steps), 2);
+        assert_string_equal(text_at_path(steps, "1.planned"), places[i]);
+        assert_string_equal(text_at_path(steps, "1.attempts.0.where"), places[i]);
+        json_decref(task);
+    }
+    char *sent = fake_cloud_received(b->cloud);
+    assert_null(strstr(sent, "4111"));
+    free(sent);
+    close_bench(b);
+}
+
 /* A plan that has all its tokens is not whole, whatever stands in it. */
 static void test_plan_too_long(void **state)
 {
@@ -365,10 +420,6 @@ static void test_plan_too_long(void **state)
 }
 
 /* ---- here and there ---- */
-
-static const char allowing[] =
-    "{\"cloud\": {\"retries\": 0}, \"prices\": {\"far\": {\"input\": 1000, \"output\": 2000, "
-    "\"currency\": \"EUR\"}}}";
 
 #define SPLIT                                                                                      \
     PLAN(STEP("first", "\"input_1\"", "cloud") ", " STEP(                                          \
@@ -963,6 +1014,7 @@ int main(void)
         cmocka_unit_test(test_rules),
         cmocka_unit_test(test_plans),
         cmocka_unit_test(test_plan_of_no_use),
+        cmocka_unit_test(test_plan_by_texts),
         cmocka_unit_test(test_plan_too_long),
         cmocka_unit_test(test_split),
         cmocka_unit_test(test_own_rules),
