@@ -13,6 +13,7 @@ void automaton_free(automaton *a)
     free(a->edges);
     free(a->intervals);
     free(a->guards);
+    free(a->stays);
     *a = (automaton){0};
 }
 
@@ -170,6 +171,8 @@ calla_status builder_finish(builder *b, automaton *out, calla_error *err)
     lay_out(b, edges);
     free(b->a.edges);
     b->a.edges = edges;
+    if (automaton_find_stays(&b->a) != CALLA_OK)
+        return error_set(err, CALLA_ERR_MEMORY, "no memory for a grammar");
     *out = b->a;
     b->a = (automaton){0};
     return CALLA_OK;

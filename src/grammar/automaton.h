@@ -11,7 +11,7 @@
 #ifndef CALLA_GRAMMAR_AUTOMATON_H
 #define CALLA_GRAMMAR_AUTOMATON_H
 
-#include "base/error.h"
+#include "grammar/trie.h"
 
 enum {
     ACCEPT = 0,          /* the state in which a part ends */
@@ -42,7 +42,21 @@ typedef struct pda_state {
     bool is_text;                      /* the inside of a string of JSON without a pattern */
     bool is_counted;                   /* the frame's number counts characters: */
     uint32_t min, max;                 /* how many there have to be; 0, 0 elsewhere */
+    uint32_t stay;                     /* an index into stays, or 0: not known */
+    bool one_way;                      /* no byte has two edges */
 } pda_state;
+
+/* What need not be followed byte by byte: any `run` characters of a set, in whatever order, may
+ * come (in a state that counts them no more than still fit). The first one under `guard`, where
+ * `need` frames fit. alone: only known if the state is the only place that is followed. */
+typedef struct pda_stay {
+    lead_set chars;
+    uint32_t run;
+    uint32_t guard;
+    uint8_t need;
+    bool alone;
+} pda_stay;
+#define STAY_FOR_EVER UINT32_MAX
 
 typedef struct interval {
     uint32_t lo, hi; /* both included */
@@ -56,10 +70,14 @@ typedef struct automaton {
     pda_edge *edges;     /* [n_edges] */
     interval *intervals; /* [n_intervals] */
     pda_guard *guards;   /* [n_guards] */
+    pda_stay *stays;     /* of states; the first is none's */
     size_t n_states, n_edges, n_intervals, n_guards;
 } automaton;
 
 void automaton_free(automaton *a);
+/* Fills stays and one_way, of states whose edges are there. CALLA_ERR_MEMORY is all that can go
+ * wrong. */
+calla_status automaton_find_stays(automaton *a);
 bool automaton_guard_holds(const automaton *a, uint32_t guard, uint32_t number);
 
 /* Building. Failures stay in `failed`; indices given after one are in range but mean nothing. */

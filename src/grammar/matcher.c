@@ -113,6 +113,23 @@ static void settle(matcher *m, place_set *out)
     }
 }
 
+static uint32_t number_behind(const pda_edge *e, uint32_t number)
+{
+    if (e->act == ACT_SET) return e->arg;
+    return e->act == ACT_COUNT && number < e->arg ? number + 1 : number;
+}
+
+/* From one place where no byte has two edges, over e or none: what most steps are. False: it takes
+ * more to say where that leads. */
+static bool step_one_way(const matcher *m, const place *p, const pda_edge *e, place_set *to)
+{
+    if (!e || !fits(m, e, p->number, p->stack)) return true;
+    const pda_state *next = &m->a->states[e->target];
+    if (next->n_bytes == 0 || next->n_others > 0) return false;
+    to->places[to->n++] = (place){e->target, number_behind(e, p->number), p->stack};
+    return true;
+}
+
 /* From a set over one byte; false: nowhere. */
 static bool step(matcher *m, const place_set *from, uint8_t byte, place_set *to)
 {
@@ -123,13 +140,14 @@ static bool step(matcher *m, const place_set *from, uint8_t byte, place_set *to)
         const place *p = &from->places[i];
         const pda_state *s = &m->a->states[p->state];
         const pda_edge *e = m->a->edges + s->first, *end = e + s->n_bytes;
-        for (; e < end; e++) {
-            if (byte < e->lo || byte > e->hi || !fits(m, e, p->number, p->stack)) continue;
-            uint32_t number = p->number;
-            if (e->act == ACT_SET) number = e->arg;
-            if (e->act == ACT_COUNT && number < e->arg) number++;
-            visit(m, e->target, number, p->stack);
+        if (from->n == 1 && s->one_way) {
+            while (e < end && (byte < e->lo || byte > e->hi)) e++;
+            if (step_one_way(m, p, e < end ? e : NULL, to)) return to->n > 0;
+            end = e + 1;
         }
+        for (; e < end; e++)
+            if (byte >= e->lo && byte <= e->hi && fits(m, e, p->number, p->stack))
+                visit(m, e->target, number_behind(e, p->number), p->stack);
     }
     if (m->n_visits == 0) return false;
     settle(m, to);
@@ -279,6 +297,23 @@ static void set_bit(uint32_t *mask, int32_t token)
 /* Called for a node of a tree that can be reached. */
 typedef void reach_fn(void *user, const int32_t *ids, uint32_t n);
 
+/* Whether all texts below a node may come from the set, as far as that is known. Of places that are
+ * followed together the first is never given up. */
+static bool takes_all_below(const matcher *m, const place_set *from, const trie *t,
+                            const trie_node *node)
+{
+    const place *p = &from->places[0];
+    if (node->below == 0 || from->n == 0) return false;
+    const pda_state *s = &m->a->states[p->state];
+    const pda_stay *stay = &m->a->stays[s->stay];
+    if (s->stay == 0 || (stay->alone && from->n > 1)) return false;
+    if (stay->run < node->height || !lead_set_has_all(&stay->chars, &t->below[node->below]))
+        return false;
+    if (s->is_counted && s->max != UINT32_MAX && s->max - p->number < node->height) return false;
+    return m->frames[p->stack].depth + stay->need <= MAX_FRAMES &&
+           automaton_guard_holds(m->a, stay->guard, p->number);
+}
+
 /* Walks a tree from sets[0]; gives the number of steps. */
 static size_t walk(matcher *m, const trie *t, reach_fn *reach, void *user)
 {
@@ -286,15 +321,14 @@ static size_t walk(matcher *m, const trie *t, reach_fn *reach, void *user)
     m->marks[0] = m->n_frames;
     for (uint32_t i = 0; i < t->n_nodes; n_steps++) {
         const trie_node *node = &t->nodes[i];
-        uint32_t d = node->depth;
+        uint32_t d = node->depth, next = node->skip;
         m->n_frames = m->marks[d - 1];
-        if (!step(m, &m->sets[d - 1], node->byte, &m->sets[d])) {
-            i = node->skip;
-            continue;
+        if (step(m, &m->sets[d - 1], node->byte, &m->sets[d])) {
+            m->marks[d] = m->n_frames;
+            if (!takes_all_below(m, &m->sets[d], t, node)) next = i + 1;
+            reach(user, t->ids + node->first, t->nodes[next].first - node->first);
         }
-        m->marks[d] = m->n_frames;
-        if (node->n > 0) reach(user, t->ids + node->first, node->n);
-        i++;
+        i = next;
     }
     m->n_frames = m->marks[0];
     return n_steps;
@@ -320,6 +354,11 @@ static void reach_closings(void *user, const int32_t *ids, uint32_t n)
     }
 }
 
+static void or_mask(uint32_t *mask, const uint32_t *other, size_t n_words)
+{
+    for (size_t i = 0; i < n_words; i++) mask[i] |= other[i];
+}
+
 /* Inside a string: the tokens that stay there are known, and of those that end it only what comes
  * behind their quote depends on the grammar. */
 static void allow_in_text(matcher *m, const place *p, uint32_t *mask)
@@ -327,13 +366,11 @@ static void allow_in_text(matcher *m, const place *p, uint32_t *mask)
     const token_trie *t = m->t;
     const pda_state *s = &m->a->states[p->state];
     uint32_t room = s->max == UINT32_MAX ? UINT32_MAX : s->max - p->number;
+    uint32_t mask_of = room < TRIE_SHORT ? room : TRIE_SHORT;
     size_t words = (size_t)t->n_mask_words;
-    if (t->n_inside > 0 && t->inside_counts[t->n_inside - 1] <= room) {
-        for (size_t i = 0; i < words; i++) mask[i] |= t->inside_mask[i];
-    } else {
-        for (size_t i = 0; i < t->n_inside && t->inside_counts[i] <= room; i++)
-            set_bit(mask, t->inside[i]);
-    }
+    or_mask(mask, t->inside_masks + mask_of * words, words);
+    for (size_t i = 0; i < t->n_inside_long && t->inside_counts[i] <= room; i++)
+        set_bit(mask, t->inside_long[i]);
     closings c = {t->closing, mask, s->min > p->number ? s->min - p->number : 0, room};
     uint32_t n_frames = m->n_frames;
     m->n_visits = m->sets[0].n = 0;
@@ -364,11 +401,6 @@ static uint64_t place_key(const matcher *m, const place *p, uint32_t *key, uint3
     for (uint32_t i = 0; i < n; i++) hash = (hash ^ key[i]) * 1099511628211u;
     *n_key = n;
     return hash | 1;
-}
-
-static void or_mask(uint32_t *mask, const uint32_t *other, size_t n_words)
-{
-    for (size_t i = 0; i < n_words; i++) mask[i] |= other[i];
 }
 
 static void allow_place(matcher *m, const place *p, uint32_t *mask)

@@ -75,8 +75,7 @@ typedef struct subsets {
     bool no_memory;
 } subsets;
 
-enum { TABLE = 4 * 4096 };
-_Static_assert(TABLE >= 4 * 4096, "open addressing wants room");
+enum { TABLE = 4 * NFA_MAX_SUBSETS }; /* open addressing wants room */
 
 static void begin_set(subsets *s)
 {
@@ -212,7 +211,8 @@ calla_status nfa_determinize(const nfa *n, uint32_t start, int64_t *work_left, d
                              calla_error *err)
 {
     subsets s = {.n = n, .out = out};
-    if (out->max_states == 0 || out->max_states > TABLE / 4) out->max_states = TABLE / 4;
+    if (out->max_states == 0 || out->max_states > NFA_MAX_SUBSETS)
+        out->max_states = NFA_MAX_SUBSETS;
     bool large = n->too_large;
     bool ok = !nfa_failed(n) && subsets_alloc(&s);
     if (ok) {

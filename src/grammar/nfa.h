@@ -5,7 +5,10 @@
 #include "grammar/dfa.h"
 
 #define NFA_NONE UINT32_MAX
-enum { NFA_MAX_STATES = 1 << 16 };
+enum {
+    NFA_MAX_STATES = 1 << 18,
+    NFA_MAX_SUBSETS = 1 << 14, /* states of its deterministic form */
+};
 
 typedef enum nfa_kind { NFA_BYTES, NFA_SPLIT, NFA_MATCH, NFA_DEAD } nfa_kind;
 typedef struct nfa_state {

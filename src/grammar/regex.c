@@ -131,7 +131,7 @@ calla_status regex_compile(const char *pattern, size_t n_bytes, text_spelling sp
     calla_status status = CALLA_OK;
     regex_tree tree = {0};
     nfa n = {0};
-    *out = (dfa){.max_states = PATTERN_MAX_STATES};
+    *out = (dfa){0};
     CALLA_TRY_GOTO(regex_parse(pattern, n_bytes, &tree, err), done);
     translator t = {.n = &n, .spelling = spelling};
     uint32_t start = add_node(&t, &tree, tree.root, nfa_add_match(&n));

@@ -80,17 +80,19 @@ calla_status schema_add(schema_reader *r, schema_node **node, uint32_t *number)
     return CALLA_OK;
 }
 
+static void free_node(schema_node *s)
+{
+    free(s->alternatives);
+    free(s->prefix);
+    free(s->properties);
+    json_decref(s->values);
+    free(s->place);
+    free(s);
+}
+
 void schema_set_free(schema_set *set)
 {
-    for (size_t i = 0; i < set->n_nodes; i++) {
-        schema_node *s = set->nodes[i];
-        free(s->alternatives);
-        free(s->prefix);
-        free(s->properties);
-        json_decref(s->values);
-        free(s->place);
-        free(s);
-    }
+    for (size_t i = 0; i < set->n_nodes; i++) free_node(set->nodes[i]);
     free(set->nodes);
     free(set->memo);
     json_decref(set->owned);
@@ -303,6 +305,49 @@ static calla_status read_combinations(schema_reader *r, const json_t *json, cons
     return CALLA_OK;
 }
 
+/* ---- schemas that are alike ---- */
+
+static bool same_json(const json_t *a, const json_t *b)
+{
+    return a == b || (a && b && json_equal(a, b));
+}
+
+/* Of schemas that contain no others. */
+static bool is_same(const schema_node *a, const schema_node *b)
+{
+    return a->types == b->types && a->implied == b->implied && same_json(a->values, b->values) &&
+           same_json(a->minimum, b->minimum) && same_json(a->maximum, b->maximum) &&
+           same_json(a->multiple, b->multiple) && a->exclusive_minimum == b->exclusive_minimum &&
+           a->exclusive_maximum == b->exclusive_maximum && a->min_length == b->min_length &&
+           a->max_length == b->max_length && a->min_items == b->min_items &&
+           a->max_items == b->max_items && a->n_pattern == b->n_pattern &&
+           !a->pattern == !b->pattern &&
+           (!a->pattern || memcmp(a->pattern, b->pattern, a->n_pattern) == 0);
+}
+
+static bool contains_none(const schema_node *s)
+{
+    return !s->is_choice && !s->n_prefix && !s->n_properties && s->items == SCHEMA_ANY &&
+           s->additional == SCHEMA_ANY;
+}
+
+/* What was read last, if it contains no others, is given up for the same one read lately: most
+ * schemas say "type": "string" and the like many times. */
+static void share(schema_set *set, uint32_t *number)
+{
+    schema_node *s = set->nodes[*number];
+    if (*number + 1 != set->n_nodes || !contains_none(s)) return;
+    for (int i = 0; i < SCHEMA_RECENT; i++) {
+        uint32_t other = set->recent[i];
+        if (other == 0 || !is_same(s, set->nodes[other])) continue;
+        free_node(s);
+        set->n_nodes--;
+        *number = other;
+        return;
+    }
+    set->recent[set->n_recent++ % SCHEMA_RECENT] = *number;
+}
+
 /* ---- schemas ---- */
 
 /* Whether $ref is all that counts in it: then it is the schema it refers to, which may contain it.
@@ -333,6 +378,7 @@ static calla_status read_new(schema_reader *r, const json_t *json, const schema_
     CALLA_TRY(schema_add(r, &fields, &base));
     CALLA_TRY(schema_read_fields(r, json, at, fields, &any));
     if (any) base = SCHEMA_ANY;
+    share(r->set, &base);
     CALLA_TRY(read_combinations(r, json, at, &base));
     if (schema_unwrap(r->set, base) == first)
         return schema_refuse(r, at, "a reference that leads to itself");

@@ -16,6 +16,7 @@ enum {
     SCHEMA_MAX_VALUES = 5000, /* of enums */
     SCHEMA_MAX_PROPERTIES = 5000,
     SCHEMA_MAX_NAMES = 1 << 20, /* bytes of the names of properties */
+    SCHEMA_RECENT = 64,         /* schemas that others may turn out to be the same as */
     SCHEMA_ANY = 0,             /* the schemas numbered so: of everything, of nothing */
     SCHEMA_NONE = 1,
 };
@@ -86,6 +87,8 @@ typedef struct schema_set {
     json_t *owned;                 /* an array: values that were made here */
     size_t n_values, n_properties; /* of all nodes */
     size_t n_read, n_links, n_name_bytes;
+    uint32_t recent[SCHEMA_RECENT]; /* 0 = none */
+    size_t n_recent;
     int64_t work_left; /* comparisons for oneOf */
 } schema_set;
 

@@ -6,70 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- trees ---- */
-
-typedef struct entry {
-    const char *bytes;
-    size_t n;
-    int32_t id;
-} entry;
-
-static int compare_entries(const void *x, const void *y)
-{
-    const entry *a = x, *b = y;
-    size_t n = a->n < b->n ? a->n : b->n;
-    int order = n > 0 ? memcmp(a->bytes, b->bytes, n) : 0;
-    if (order != 0) return order;
-    if (a->n != b->n) return a->n < b->n ? -1 : 1;
-    return a->id < b->id ? -1 : a->id > b->id;
-}
-
-static size_t common_bytes(const entry *a, const entry *b)
-{
-    size_t n = 0, most = a->n < b->n ? a->n : b->n;
-    while (n < most && a->bytes[n] == b->bytes[n]) n++;
-    return n;
-}
-
-static size_t count_nodes(const entry *entries, size_t n)
-{
-    size_t total = 0;
-    for (size_t i = 0; i < n; i++)
-        total += entries[i].n - (i > 0 ? common_bytes(&entries[i - 1], &entries[i]) : 0);
-    return total;
-}
-
-/* Sorts entries [n]; their ids stand in that order. */
-static calla_status trie_build(entry *entries, size_t n, trie *t, calla_error *err)
-{
-    uint32_t path[TRIE_MAX_BYTES + 1];
-    size_t depth = 0;
-    qsort(entries, n, sizeof *entries, compare_entries);
-    t->nodes = calloc(count_nodes(entries, n) + 1, sizeof *t->nodes);
-    t->ids = calloc(n + 1, sizeof *t->ids);
-    if (!t->nodes || !t->ids) return error_set(err, CALLA_ERR_MEMORY, "no memory for the tokens");
-    for (size_t i = 0; i < n; i++) {
-        const entry *e = &entries[i];
-        size_t common = i > 0 ? common_bytes(e - 1, e) : 0;
-        for (; depth > common; depth--) t->nodes[path[depth]].skip = (uint32_t)t->n_nodes;
-        while (depth < e->n) {
-            trie_node *node = &t->nodes[t->n_nodes];
-            node->byte = (uint8_t)e->bytes[depth];
-            node->depth = (uint8_t)(depth + 1);
-            path[++depth] = (uint32_t)t->n_nodes++;
-        }
-        t->ids[i] = e->id;
-        if (e->n == 0) {
-            t->n_empty++;
-            continue;
-        }
-        trie_node *end = &t->nodes[path[e->n]];
-        if (end->n++ == 0) end->first = (uint32_t)i;
-    }
-    for (; depth > 0; depth--) t->nodes[path[depth]].skip = (uint32_t)t->n_nodes;
-    return CALLA_OK;
-}
-
 /* ---- control tokens ---- */
 
 static void find_controls(token_trie *t)
@@ -105,7 +41,7 @@ typedef struct inside_token {
 
 typedef struct text_tables {
     inside_token *inside;
-    entry *suffixes;
+    trie_entry *suffixes;
     size_t n_inside, n_suffixes;
 } text_tables;
 
@@ -125,7 +61,7 @@ static void sort_token(const automaton *a, uint32_t text, token_trie *t, text_ta
         if (e->target == ACCEPT) {
             t->closing[t->n_closing] = (closing_token){token, count};
             tables->suffixes[tables->n_suffixes++] =
-                (entry){bytes + i + 1, n - i - 1, (int32_t)t->n_closing++};
+                (trie_entry){bytes + i + 1, n - i - 1, (int32_t)t->n_closing++};
             return;
         }
         count += at == text;
@@ -143,17 +79,23 @@ static int compare_inside(const void *x, const void *y)
 static calla_status keep_tables(token_trie *t, text_tables *tables, calla_error *err)
 {
     qsort(tables->inside, tables->n_inside, sizeof *tables->inside, compare_inside);
-    t->n_inside = tables->n_inside;
-    t->inside = calloc(t->n_inside + 1, sizeof *t->inside);
-    t->inside_counts = calloc(t->n_inside + 1, 1);
-    t->inside_mask = calloc((size_t)t->n_mask_words, sizeof *t->inside_mask);
-    if (!t->inside || !t->inside_counts || !t->inside_mask)
+    size_t n = tables->n_inside, words = (size_t)t->n_mask_words, first = 0;
+    t->inside_long = calloc(n + 1, sizeof *t->inside_long);
+    t->inside_counts = calloc(n + 1, 1);
+    t->inside_masks = calloc((TRIE_SHORT + 1) * words, sizeof *t->inside_masks);
+    if (!t->inside_long || !t->inside_counts || !t->inside_masks)
         return error_set(err, CALLA_ERR_MEMORY, "no memory for the tokens");
-    for (size_t i = 0; i < t->n_inside; i++) {
-        int32_t token = tables->inside[i].token;
-        t->inside[i] = token;
-        t->inside_counts[i] = (uint8_t)tables->inside[i].count;
-        t->inside_mask[token / 32] |= 1u << (token % 32);
+    for (uint32_t count = 0; count <= TRIE_SHORT; count++) {
+        uint32_t *mask = t->inside_masks + count * words;
+        if (count > 0) memcpy(mask, mask - words, words * sizeof *mask);
+        for (; first < n && tables->inside[first].count <= count; first++) {
+            int32_t token = tables->inside[first].token;
+            mask[token / 32] |= 1u << (token % 32);
+        }
+    }
+    for (; first < n; first++) {
+        t->inside_long[t->n_inside_long] = tables->inside[first].token;
+        t->inside_counts[t->n_inside_long++] = (uint8_t)tables->inside[first].count;
     }
     return trie_build(tables->suffixes, tables->n_suffixes, &t->suffixes, err);
 }
@@ -195,11 +137,11 @@ static calla_status add_strings(token_trie *t, calla_error *err)
 
 static calla_status add_all(token_trie *t, calla_error *err)
 {
-    entry *entries = calloc((size_t)t->n_tokens + 1, sizeof *entries);
+    trie_entry *entries = calloc((size_t)t->n_tokens + 1, sizeof *entries);
     size_t n = 0;
     if (!entries) return error_set(err, CALLA_ERR_MEMORY, "no memory for the tokens");
     for (int32_t id = 0; id < t->n_tokens; id++) {
-        entry *e = &entries[n];
+        trie_entry *e = &entries[n];
         e->bytes = token_trie_bytes(t, id, &e->n);
         e->id = id;
         n += e->n > 0 && e->n <= TRIE_MAX_BYTES;
@@ -238,13 +180,11 @@ fail:
 void token_trie_free(token_trie *t)
 {
     if (!t) return;
-    free(t->all.nodes);
-    free(t->all.ids);
-    free(t->suffixes.nodes);
-    free(t->suffixes.ids);
-    free(t->inside);
+    trie_free(&t->all);
+    trie_free(&t->suffixes);
+    free(t->inside_long);
     free(t->inside_counts);
-    free(t->inside_mask);
+    free(t->inside_masks);
     free(t->closing);
     free(t->is_control);
     free(t);

@@ -1,26 +1,14 @@
-/* The tokens of a tokenizer as a tree of their bytes, and what can be said beforehand about tokens
+/* The tokens of a tokenizer as a tree of their bytes (those of at most TRIE_MAX_BYTES;
+ * longer ones never come under a grammar), and what can be said beforehand about tokens
  * inside a string of JSON, where most of them may come. Made once, read by all threads. */
 #ifndef CALLA_GRAMMAR_TOKEN_TRIE_H
 #define CALLA_GRAMMAR_TOKEN_TRIE_H
 
-#include "base/error.h"
+#include "grammar/trie.h"
 
 #include <calla/model.h>
 
-enum { TRIE_MAX_BYTES = 128 }; /* of a token; longer ones never come under a grammar */
-
-/* In depth-first order: the nodes below one follow it, up to `skip`. */
-typedef struct trie_node {
-    uint32_t skip;
-    uint32_t first, n; /* the ids that end here: ids[first ... first + n) */
-    uint8_t byte, depth;
-} trie_node;
-typedef struct trie {
-    trie_node *nodes; /* [n_nodes] */
-    int32_t *ids;
-    size_t n_nodes;
-    uint32_t n_empty; /* ids[0 ... n_empty) are of no bytes */
-} trie;
+enum { TRIE_SHORT = 20 }; /* characters: few tokens have more */
 
 /* A token that ends a string: `count` characters, the quote, and what is in `suffixes`. */
 typedef struct closing_token {
@@ -32,11 +20,12 @@ typedef struct token_trie {
     const calla_tokenizer *tokenizer;
     int32_t n_tokens, n_mask_words;
     trie all; /* of token ids */
-    /* Inside a string (IN_TEXT): tokens that stay in it, by their number of characters. */
-    int32_t *inside;        /* [n_inside] */
-    uint8_t *inside_counts; /* [n_inside] ascending */
-    uint32_t *inside_mask;  /* [n_mask_words] all of them */
-    size_t n_inside;
+    /* Inside a string (IN_TEXT), tokens that stay in it, by their number of characters: one mask
+     * for those of at most 0 ... TRIE_SHORT, and the others one by one. */
+    uint32_t *inside_masks; /* [TRIE_SHORT + 1][n_mask_words] */
+    int32_t *inside_long;   /* [n_inside_long] */
+    uint8_t *inside_counts; /* [n_inside_long] ascending */
+    size_t n_inside_long;
     closing_token *closing; /* [n_closing] */
     trie suffixes;          /* of indices into closing */
     size_t n_closing;

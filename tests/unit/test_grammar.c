@@ -92,6 +92,7 @@ static const sample samples[] = {
     {"{\"type\": \"string\", \"maxLength\": 0}", {"\"\""}, {"\"a\""}},
     {"{\"type\": \"string\", \"pattern\": \"^a+b?$\"}", {"\"a\"", "\"aab\""}, {"\"b\"", "\"abb\"", "\"\""}},
     {"{\"type\": \"string\", \"pattern\": \"b\"}", {"\"b\"", "\"abc\"", "\"\\nb\""}, {"\"\"", "\"ac\""}},
+    {"{\"type\": \"string\", \"pattern\": \"^.{2,300}$\"}", {"\"ab\"", "\"\xc3\xa9\\\"\""}, {"\"a\"", "\"a\\n\""}},
     {"{\"type\": \"string\", \"pattern\": \"^a|b$\"}", {"\"axx\"", "\"xxb\""}, {"\"xa\"", "\"bx\""}},
     {"{\"type\": \"string\", \"pattern\": \"^[^a-c]{2}$\"}", {"\"xy\"", "\"\xc3\xa9\\\"\"", "\"\\n\\\\\""}, {"\"xa\"", "\"x\"", "\"xyz\""}},
     {"{\"type\": \"string\", \"pattern\": \"^\\\\w+$\", \"minLength\": 2, \"maxLength\": 3}", {"\"ab\"", "\"a_1\""}, {"\"a\"", "\"abcd\"", "\"a-\""}},
@@ -651,6 +652,34 @@ static void optional_properties_that_do_not_fit_are_not_begun(void **state)
     grammar_free(g);
 }
 
+/* Schemas that say the same are one: many properties of one kind need no states of their own. */
+static void many_properties_share_their_schemas(void **state)
+{
+    (void)state;
+    json_t *properties = json_object(), *required = json_array();
+    for (int i = 0; i < 1000; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "property_%d", i);
+        json_object_set_new(properties, name, json_pack("{s:s}", "type", "integer"));
+        json_array_append_new(required, json_string(name));
+    }
+    json_t *schema = json_pack("{s:s, s:o, s:o}", "type", "object", "properties", properties,
+                               "required", required);
+    grammar *g = make(schema);
+    matcher *m = follow(g);
+    strbuf text = {0};
+    for (int i = 0; i < 1000; i++)
+        strbuf_printf(&text, "%s\"property_%d\": %d", i > 0 ? ", " : "{", i, i);
+    strbuf_puts(&text, "}");
+    assert_true(accepts_text(m, text.data, text.n));
+    text.data[text.n - 2] = '.';
+    assert_false(accepts_text(m, text.data, text.n));
+    strbuf_free(&text);
+    matcher_free(m);
+    grammar_free(g);
+    json_decref(schema);
+}
+
 /* Alternatives beyond the number that is followed at once are given up, and what is left is right.
  */
 static void many_alternatives_stay_right(void **state)
@@ -706,6 +735,7 @@ int main(void)
         cmocka_unit_test(patterns_and_names_are_bounded_in_sum),
         cmocka_unit_test(choices_of_choices_can_be_begun),
         cmocka_unit_test(optional_properties_that_do_not_fit_are_not_begun),
+        cmocka_unit_test(many_properties_share_their_schemas),
         cmocka_unit_test(many_alternatives_stay_right),
         cmocka_unit_test(after_reasoning_a_gap_comes_first),
     };

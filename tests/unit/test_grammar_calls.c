@@ -370,7 +370,7 @@ static void hostile_tools_end_soon(void **state)
         for (int k = 0; k < 400; k++) {
             char property[16];
             snprintf(property, sizeof property, "p%d", k);
-            json_object_set_new(properties, property, json_pack("{s:s}", "type", "null"));
+            json_object_set_new(properties, property, json_pack("{s:i}", "const", 400 * i + k));
         }
         json_array_append_new(tools,
                               json_pack("{s:{s:s,s:b,s:{s:o}}}", "function", "name", name, "strict",
