@@ -220,6 +220,9 @@ static void set_options(upstream_call *c)
     CURL *e = c->easy;
     curl_easy_setopt(e, CURLOPT_PRIVATE, c);
     curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L);
+    /* Names are looked up by a thread of libcurl's. Who gives up on a name server that is silent
+     * does not wait for it: there are other transfers. */
+    curl_easy_setopt(e, CURLOPT_QUICK_EXIT, 1L);
     curl_easy_setopt(e, CURLOPT_URL, c->url);
     curl_easy_setopt(e, CURLOPT_PROTOCOLS_STR, "https,http");
     curl_easy_setopt(e, CURLOPT_FOLLOWLOCATION, 0L);

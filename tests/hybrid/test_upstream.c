@@ -5,7 +5,11 @@
 #include "support/files.h"
 #include "support/support.h"
 
+#include <dlfcn.h>
+#include <netdb.h>
 #include <poll.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -391,6 +395,58 @@ static void test_given_up(void **state)
     upstream_close(u);
 }
 
+/* Names in the test's own hands: libcurl, a shared library, finds this one first. A name of
+ * "silent" is as one whose server never answers. */
+static atomic_bool let_names_go;
+static atomic_int n_stuck;
+
+__attribute__((visibility("default"))) int getaddrinfo(const char *name, const char *service,
+                                                       const struct addrinfo *hints,
+                                                       struct addrinfo **result)
+{
+    if (strcmp(name, "silent.test") == 0) {
+        const struct timespec a_while = {.tv_nsec = 5000000};
+        atomic_fetch_add(&n_stuck, 1);
+        while (!atomic_load(&let_names_go)) nanosleep(&a_while, NULL);
+        atomic_fetch_sub(&n_stuck, 1);
+        return EAI_AGAIN;
+    }
+    static int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+    return real(name, service, hints, result);
+}
+
+/* A name server that is silent holds up neither what is given up on, by a time or by the caller,
+ * nor the end: no name is found before this test is over. */
+static void test_silent_names(void **state)
+{
+    (void)state;
+    upstream_call *call;
+    upstream_status s;
+    calla_error err;
+    upstream_limits l = limits;
+    l.connect_ms = 50;
+    l.n_retries = 1;
+    atomic_store(&let_names_go, false);
+    upstream *u = open_at("https://silent.test/v1");
+    free(post(u, &l, "{}", &s));
+    assert_int_equal(s.failure, UPSTREAM_SLOW);
+    assert_int_equal(s.n_tries, 2);
+    l.connect_ms = 600000;
+    assert_ok(upstream_begin(u, "/x", "{}", 2, &l, &call, &err), &err);
+    while (atomic_load(&n_stuck) < 3) sched_yield();
+    upstream_end(call, &s);
+    assert_int_equal(s.failure, UPSTREAM_STOPPED);
+    assert_ok(upstream_begin(u, "/x", "{}", 2, &l, &call, &err), &err);
+    while (atomic_load(&n_stuck) < 4) sched_yield();
+    upstream_stop(u, clock_ns());
+    upstream_end(call, &s);
+    upstream_close(u);
+    assert_int_equal(atomic_load(&n_stuck), 4);
+    atomic_store(&let_names_go, true);
+    while (atomic_load(&n_stuck) > 0) sched_yield();
+}
+
 /* ---- what is refused ---- */
 
 static void test_addresses(void **state)
@@ -478,6 +534,7 @@ int main(void)
         TEST(test_redirect),
         TEST(test_too_many),
         TEST(test_given_up),
+        TEST(test_silent_names),
         TEST(test_addresses),
         TEST(test_tls),
     };
