@@ -83,7 +83,8 @@ calla_status hybrid_exchange_begin(hybrid *h, hybrid_plan *plan, hybrid_exchange
         return error_set(err, CALLA_ERR_MEMORY, "no memory for a request to the cloud");
     }
     *x = (hybrid_exchange){.owner = h, .plan = plan};
-    status = inbound_create(plan->map, note, &x->inbound, err);
+    status = inbound_create(plan->map, note, plan->out.wants_json ? RESTORE_JSON : RESTORE_TEXT,
+                            &x->inbound, err);
     json_decref(note);
     if (status == CALLA_OK) status = note_intent(x, err);
     if (status != CALLA_OK) {

@@ -18,6 +18,7 @@ typedef struct voice {
 
 struct inbound {
     redaction_map *map;
+    restore_form content_form;
     json_t *note; /* until it has been said */
     voice *voices;
     size_t n_voices;
@@ -27,9 +28,16 @@ struct inbound {
 };
 
 static const char *const text_fields[] = {"content", "reasoning_content", "reasoning", "refusal"};
-enum { N_TEXT_FIELDS = sizeof text_fields / sizeof *text_fields };
+enum { N_TEXT_FIELDS = sizeof text_fields / sizeof *text_fields, CONTENT = 0 };
 
-calla_status inbound_create(redaction_map *map, const json_t *note, inbound **out, calla_error *err)
+/* How field number `f` of a message holds placeholders. */
+static restore_form form_of_field(const inbound *in, int f)
+{
+    return f == CONTENT ? in->content_form : RESTORE_TEXT;
+}
+
+calla_status inbound_create(redaction_map *map, const json_t *note, restore_form content_form,
+                            inbound **out, calla_error *err)
 {
     inbound *in = calloc(1, sizeof *in);
     if (in) in->note = json_deep_copy(note);
@@ -38,6 +46,7 @@ calla_status inbound_create(redaction_map *map, const json_t *note, inbound **ou
         return error_set(err, CALLA_ERR_MEMORY, "no memory for the cloud's answer");
     }
     in->map = map;
+    in->content_form = content_form;
     in->usage = (inbound_usage){-1, -1};
     *out = in;
     return CALLA_OK;
@@ -93,7 +102,7 @@ static void add_note(inbound *in, json_t *answer)
 /* ---- pieces ---- */
 
 static calla_status find_voice(inbound *in, int64_t choice, int64_t call, const char *field,
-                               voice **found, calla_error *err)
+                               restore_form form, voice **found, calla_error *err)
 {
     voice **end = &in->voices;
     for (; *end; end = &(*end)->next) {
@@ -109,8 +118,7 @@ static calla_status find_voice(inbound *in, int64_t choice, int64_t call, const 
     voice *v = calloc(1, sizeof *v);
     if (!v) return no_memory(err);
     *v = (voice){.choice = choice, .call = call, .field = field};
-    calla_status status =
-        restorer_create(in->map, call < 0 ? RESTORE_TEXT : RESTORE_JSON, &v->restorer, err);
+    calla_status status = restorer_create(in->map, form, &v->restorer, err);
     if (status != CALLA_OK) {
         free(v);
         return status;
@@ -129,14 +137,14 @@ static calla_status set_text(json_t *object, const char *key, strbuf *text, call
     return ok ? CALLA_OK : no_memory(err);
 }
 
-static calla_status restore_piece(inbound *in, json_t *object, const char *key, int64_t choice,
-                                  int64_t call, calla_error *err)
+static calla_status restore_piece(inbound *in, json_t *object, const char *key, restore_form form,
+                                  int64_t choice, int64_t call, calla_error *err)
 {
     const json_t *piece = json_object_get(object, key);
     strbuf out = {0};
     voice *v = NULL;
     if (!json_is_string(piece)) return CALLA_OK;
-    CALLA_TRY(find_voice(in, choice, call, key, &v, err));
+    CALLA_TRY(find_voice(in, choice, call, key, form, &v, err));
     restorer_push(v->restorer, json_string_value(piece), json_string_length(piece), &out);
     return set_text(object, key, &out, err);
 }
@@ -198,7 +206,8 @@ static calla_status restore_calls(inbound *in, json_t *delta, int64_t choice, ca
         const json_t *call = json_array_get(calls, i);
         json_t *function = json_object_get(call, "function");
         if (json_is_mapping(function))
-            CALLA_TRY(restore_piece(in, function, arguments, choice, index_of(call, i), err));
+            CALLA_TRY(restore_piece(in, function, arguments, RESTORE_JSON, choice,
+                                    index_of(call, i), err));
     }
     return CALLA_OK;
 }
@@ -209,7 +218,7 @@ static calla_status restore_choice(inbound *in, json_t *choice, size_t i, calla_
     json_t *delta = json_object_get(choice, "delta");
     if (!json_is_mapping(delta)) return CALLA_OK;
     for (int f = 0; f < N_TEXT_FIELDS; f++)
-        CALLA_TRY(restore_piece(in, delta, text_fields[f], index, -1, err));
+        CALLA_TRY(restore_piece(in, delta, text_fields[f], form_of_field(in, f), index, -1, err));
     CALLA_TRY(restore_calls(in, delta, index, err));
     if (json_is_string(json_object_get(choice, "finish_reason")))
         return finish_choice(in, delta, index, err);
@@ -330,7 +339,7 @@ static calla_status restore_message(const inbound *in, json_t *message, calla_er
     const json_t *calls = json_object_get(message, "tool_calls");
     if (!json_is_mapping(message)) return CALLA_OK;
     for (int f = 0; f < N_TEXT_FIELDS; f++)
-        CALLA_TRY(restore_field(in, message, text_fields[f], RESTORE_TEXT, err));
+        CALLA_TRY(restore_field(in, message, text_fields[f], form_of_field(in, f), err));
     for (size_t i = 0; i < json_array_size(calls); i++) {
         json_t *function = json_object_get(json_array_get(calls, i), "function");
         if (json_is_mapping(function))

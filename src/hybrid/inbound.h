@@ -15,8 +15,9 @@ typedef struct inbound_usage {
 typedef struct inbound inbound;
 
 /* `map` (borrowed; NULL = nothing was replaced); `note` is what stands under "calla" in the answer,
- * JSON, copied. */
-calla_status inbound_create(redaction_map *map, const json_t *note, inbound **in, calla_error *err);
+ * JSON, copied. `content_form`: RESTORE_JSON if JSON was asked for (response_format). */
+calla_status inbound_create(redaction_map *map, const json_t *note, restore_form content_form,
+                            inbound **in, calla_error *err);
 void inbound_free(inbound *in);
 
 /* A stream: takes in bytes of server-sent events, appends events whole. CALLA_ERR_INPUT if the

@@ -10,6 +10,7 @@ enum {
     LONG_NUMBER = 7,     /* characters of a number without a name from which it is looked at */
     SHORT_NUMBER = 3,    /* of one with a name, such as "cvv" or "pin" */
     KEY_BYTES = 64,      /* of a key in a path */
+    NAME_BYTES = 128,    /* of a key's end, which is looked at before each text that it names */
     WHERE_BYTES = 240,   /* of a finding's place: many may be as deep as JSON can be */
     EDGE_BYTES = 256,    /* of a text's ends that are looked at with its neighbours' */
 };
@@ -63,6 +64,15 @@ static size_t whole_bytes(const char *text, size_t n_most)
     size_t n = strnlen(text, n_most);
     while (n > 0 && ((unsigned char)text[n] & 0xC0) == 0x80) n--;
     return n;
+}
+
+/* The last characters of a text, n_most bytes at most. */
+static const char *end_of(const char *text, size_t n_most)
+{
+    size_t n = strlen(text);
+    if (n > n_most) text += n - n_most;
+    while (n > n_most && ((unsigned char)*text & 0xC0) == 0x80) text++;
+    return text;
 }
 
 static calla_status add_finding(walk *w, const finding *f, policy_action action, const char *text,
@@ -308,8 +318,8 @@ static calla_status walk_object(walk *w, json_t *object, kind_of_text above)
         strbuf_puts(&w->path, n_path ? "." : "");
         strbuf_append(&w->path, key, whole_bytes(key, KEY_BYTES));
         if (above == FREE) CALLA_TRY(visit_fixed(w, NULL, key, strlen(key)));
-        CALLA_TRY(
-            walk_value(w, key, json_object_iter_value(i), kind_below(key, above), &replacement));
+        CALLA_TRY(walk_value(w, end_of(key, NAME_BYTES), json_object_iter_value(i),
+                             kind_below(key, above), &replacement));
         if (replacement) json_object_iter_set_new(object, i, replacement);
         w->path.n = n_path;
         w->path.data[n_path] = '\0';

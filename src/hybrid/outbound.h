@@ -37,6 +37,7 @@ typedef struct outbound {
     policy_action action;                /* the strictest */
     size_t n_text_bytes;                 /* of all texts */
     bool has_tools, is_stream;
+    bool wants_json; /* response_format: the answer's content is JSON */
 } outbound;
 
 /* Builds o->request from a chat request, for this model of the cloud's. An error's message begins

@@ -334,6 +334,8 @@ calla_status outbound_build(const json_t *body, const char *model, outbound *o, 
         return error_set(err, CALLA_ERR_INPUT, "messages: there are none");
     o->has_tools = json_array_size(json_object_get(o->request, "tools")) > 0;
     o->is_stream = json_is_true(json_object_get(o->request, "stream"));
+    const json_t *format = json_object_get(o->request, "response_format");
+    o->wants_json = format && !json_is_text(json_object_get(format, "type"), "text");
     if (json_object_set_new(o->request, "model", json_string(model)) != 0) return no_memory(&top);
     return CALLA_OK;
 }

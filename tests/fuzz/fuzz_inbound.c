@@ -7,12 +7,13 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-static calla_status push(redaction_map *map, const char *data, size_t n, size_t step, strbuf *out)
+static calla_status push(redaction_map *map, restore_form form, const char *data, size_t n,
+                         size_t step, strbuf *out)
 {
     inbound *in;
     calla_status status = CALLA_OK;
     json_t *note = json_pack("{s:s}", "route", "cloud");
-    if (inbound_create(map, note, &in, NULL) != CALLA_OK) abort();
+    if (inbound_create(map, note, form, &in, NULL) != CALLA_OK) abort();
     for (size_t i = 0; i < n && status == CALLA_OK; i += step)
         status = inbound_push(in, data + i, n - i < step ? n - i : step, out, NULL);
     inbound_free(in);
@@ -46,8 +47,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         abort();
     strbuf_free(&text);
     size_t step = n > 0 ? 1 + data[0] % 16 : 1;
-    calla_status a = push(map, (const char *)data, n, n ? n : 1, &once);
-    calla_status b = push(map, (const char *)data, n, step, &cut);
+    restore_form form = n > 0 && data[0] & 0x80 ? RESTORE_JSON : RESTORE_TEXT;
+    calla_status a = push(map, form, (const char *)data, n, n ? n : 1, &once);
+    calla_status b = push(map, form, (const char *)data, n, step, &cut);
     if (a != b || once.n != cut.n || (once.n > 0 && memcmp(once.data, cut.data, once.n) != 0))
         abort();
     if (!memchr(data, 0, n)) check_events(&once);

@@ -331,6 +331,30 @@ static void test_places_are_bounded(void **state)
     strbuf_free(&text);
 }
 
+/* A name is looked at before each of its many texts, but not more of it than names have: this takes
+ * no time, or hours. */
+static void test_long_names(void **state)
+{
+    (void)state;
+    enum { NAME_BYTES = 4 << 20, N_TEXTS = 50000 };
+    strbuf text = {0};
+    hybrid_close(h);
+    open_with("{}");
+    strbuf_puts(&text, "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{\"id\": \"1\", "
+                       "\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": "
+                       "{\"");
+    for (int i = 0; i < NAME_BYTES; i++) strbuf_putc(&text, 'n');
+    strbuf_puts(&text, "_password\": [\"\"");
+    for (int i = 0; i < N_TEXTS; i++) strbuf_puts(&text, ", \"a\"");
+    strbuf_puts(&text, ", \"kR9-mmx2-Zt\"]}}}]}]}");
+    hybrid_plan plan = plan_as(text.data, NULL, NULL, true);
+    assert_int_equal(plan.route, HYBRID_REFUSE);
+    assert_int_equal(plan.out.n_findings, 1);
+    assert_int_equal(plan.out.findings[0].category, DETECT_PASSWORD);
+    hybrid_plan_free(&plan);
+    strbuf_free(&text);
+}
+
 /* ---- the second look ---- */
 
 typedef struct model {
@@ -741,6 +765,52 @@ static void test_restores_streams(void **state)
     strbuf_free(&text);
 }
 
+/* An answer that was to be JSON stays it, whatever is in the value: here two lines and quotes. */
+static void test_json_answers_stay_json(void **state)
+{
+    (void)state;
+    static const char value[] = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n"
+                                "-----END PRIVATE KEY-----";
+    static const char *const formats[] = {"{\"type\": \"text\"}", "{\"type\": \"json_object\"}",
+                                          "{\"type\": \"json_schema\", \"json_schema\": "
+                                          "{\"name\": \"n\", \"schema\": {}}}"};
+    hybrid_close(h);
+    open_with("{\"categories\": {\"private_key\": \"redact\"}}");
+    for (int i = 0; i < 6; i++) {
+        static const fake_answer answers[] = {
+            {.body = "{\"choices\": [{\"index\": 0, \"message\": {\"content\": \"{\\\"a\\\": "
+                     "\\\"[PRIVATE_KEY_1]\\\"}\"}}]}"},
+            {.type = "text/event-stream",
+             .body = "data: {\"choices\": [{\"index\": 0, \"delta\": {\"content\": \"{\\\"a\\\": "
+                     "\\\"[PRIVATE_KEY_1]\\\"}\"}, \"finish_reason\": \"stop\"}]}\n\ndata: "
+                     "[DONE]\n\n"}};
+        bool stream = i >= 3;
+        strbuf text = {0}, out = {0};
+        fake_cloud_script(cloud, &answers[stream], 1);
+        strbuf_printf(&text,
+                      "{\"stream\": %s, \"response_format\": %s, \"messages\": [{\"role\": "
+                      "\"user\", \"content\": ",
+                      stream ? "true" : "false", formats[i % 3]);
+        json_write_string(&text, value, sizeof value - 1);
+        strbuf_puts(&text, "}]}");
+        hybrid_progress p = run(text.data, &out);
+        assert_int_equal(p.state, HYBRID_ANSWERED);
+        if (stream) out.data[strcspn(out.data, "\n")] = '\0';
+        json_t *answer = parse(out.data + (stream ? 6 : 0)), *inner = NULL;
+        const json_t *choice = json_array_get(json_object_get(answer, "choices"), 0);
+        const char *content = at(choice, stream ? "delta" : "message", "content");
+        calla_status status = json_parse_text(content, strlen(content), "content", &inner, NULL);
+        if (i % 3 == 0)
+            assert_int_not_equal(status, CALLA_OK); /* a text has the value as it is */
+        else
+            assert_string_equal(json_string_value(json_object_get(inner, "a")), value);
+        json_decref(inner);
+        json_decref(answer);
+        strbuf_free(&text);
+        strbuf_free(&out);
+    }
+}
+
 /* Numbers in arguments of earlier calls become texts, and the JSON stays JSON. */
 static void test_arguments_stay_json(void **state)
 {
@@ -914,6 +984,7 @@ int main(void)
         TEST(test_fixed_places),
         TEST(test_borders_are_no_findings),
         TEST(test_places_are_bounded),
+        TEST(test_long_names),
         TEST(test_model_check),
         TEST(test_model_findings_are_replaced),
         TEST(test_model_findings_around_others),
@@ -927,6 +998,7 @@ int main(void)
         TEST(test_events_are_written_anew),
         TEST(test_redacts_and_restores),
         TEST(test_restores_streams),
+        TEST(test_json_answers_stay_json),
         TEST(test_arguments_stay_json),
         TEST(test_clouds_that_fail),
         TEST(test_errors_pass),
