@@ -233,7 +233,7 @@ static void try_last(scan *s, const cue *c)
         if (k > 0 && house == end) {
             /* "In 2020 Main Street ..." may be a year. */
             bool year = end - start == 4 && (s->text[start] == '1' || s->text[start] == '2');
-            bool weak = cue_rows[c->row].weak;
+            bool weak = c->weak;
             size_t street = c->end + (char_at(s, c->end) == '.' && char_at(s, c->end + 1) != '\n');
             report(s, start, street, !year && !weak && is_upper(s->text[name]));
             return;
@@ -261,7 +261,7 @@ static void try_part(scan *s, const cue *c)
         else
             break;
     }
-    bool weak = cue_rows[c->row].weak;
+    bool weak = c->weak;
     report(s, start, house, !weak);
 }
 
@@ -335,7 +335,7 @@ static void try_first(scan *s, const cue *c)
         report(s, house, end, is_capital(s->text[after]) || is_lower(s->text[c->start]));
         return;
     }
-    bool weak = cue_rows[c->row].weak;
+    bool weak = c->weak;
     if (weak && is_digit(s->text[after])) return;
     size_t end = house_after(s, after, weak ? 3 : 5);
     if (!end) return;
@@ -348,8 +348,50 @@ static void try_first(scan *s, const cue *c)
     report(s, c->start, end, !weak && is_capital(char_at(s, name)));
 }
 
+/* ---- Chinese and Japanese ---- */
+
+/* Bytes of UTF-8 that a Chinese or Japanese address is written in, ASCII letters and digits. */
+static bool is_of_cjk_place(const scan *s, size_t at)
+{
+    unsigned char c = (unsigned char)s->text[at];
+    return is_alnum((char)c) || c == '-' || c == ' ' || (c >= 0x80 && c <= 0xBF) ||
+           (c >= 0xE3 && c <= 0xED);
+}
+
+/* Behind a word for address: what goes on without a sign that ends it, if it has a number. */
+static void try_cjk(scan *s, const cue *c)
+{
+    enum { MOST = 150 };
+    static const char *const ends[] = {"。", "、", "です", "，", "；"};
+    static const char *const between[] = {":", "は", "是", "为", " "};
+    size_t at = c->end;
+    for (size_t k = 0; k < sizeof between / sizeof *between; k++) {
+        size_t n = strlen(between[k]);
+        if (s->n - at >= n && memcmp(s->text + at, between[k], n) == 0) at += n;
+    }
+    size_t end = at, digits = 0;
+    while (end < s->n && end - at < MOST && is_of_cjk_place(s, end)) {
+        bool over = false;
+        for (size_t k = 0; k < sizeof ends / sizeof *ends; k++) {
+            size_t n = strlen(ends[k]);
+            over = over || (s->n - end >= n && memcmp(s->text + end, ends[k], n) == 0);
+        }
+        if (over) break;
+        digits += is_digit(s->text[end]);
+        end++;
+    }
+    while (end > at && s->text[end - 1] == ' ') end--;
+    if (digits > 0 && end - at >= 9) scan_add(s, DETECT_POSTAL_ADDRESS, "address", at, end, 0.88);
+}
+
 void find_addresses(scan *s)
 {
+    size_t done = 0;
+    for (size_t i = 0; i < s->cues[CUE_CJK_PLACE].n; i++) {
+        if (s->cues[CUE_CJK_PLACE].items[i].end < done) continue;
+        done = s->cues[CUE_CJK_PLACE].items[i].end + 150;
+        try_cjk(s, &s->cues[CUE_CJK_PLACE].items[i]);
+    }
     for (size_t i = 0; i < s->cues[CUE_STREET_LAST].n; i++)
         try_last(s, &s->cues[CUE_STREET_LAST].items[i]);
     for (size_t i = 0; i < s->cues[CUE_STREET_PART].n; i++)

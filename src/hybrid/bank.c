@@ -199,14 +199,42 @@ static size_t currency_after(const scan *s, size_t at)
     return at;
 }
 
+/* "62k" */
+static bool is_in_thousands(const scan *s, const word *w)
+{
+    return w->n >= 3 && w->n <= 4 && (s->text[w->start + w->n - 1] | 0x20) == 'k' &&
+           is_digit(s->text[w->start + w->n - 2]);
+}
+
+/* "145.000 EUR of debts": the amount that ends right before the cue, some small words between. */
+static void find_amount_before(scan *s, const cue *c, size_t i)
+{
+    enum { REACH = 16, MOST_GROUPS = 6 };
+    size_t first = i;
+    if (i == 0 || s->words[i - 1].start + s->words[i - 1].n > c->start) return;
+    while (first > 0 && i - first < MOST_GROUPS && word_is_number(&s->words[first - 1]) &&
+           (first == i ||
+            (s->words[first].gap && strchr("., '", s->words[first].gap) && s->words[first].n <= 3)))
+        first--;
+    if (first == i) return;
+    size_t start = currency_before(s, s->words[first].start);
+    size_t last = s->words[i - 1].start + s->words[i - 1].n, end = currency_after(s, last);
+    if ((start == s->words[first].start && end == last) || end > c->start || c->start - end > REACH)
+        return;
+    for (size_t k = end; k < c->start; k++)
+        if (strchr(".,;:\n", char_at(s, k))) return;
+    scan_add(s, DETECT_FINANCIAL, "amount", start, end, 0.88);
+}
+
 /* "salary: $85,000", "Gehalt von 4.500,00 EUR". */
 static void find_amounts(scan *s)
 {
     size_t hint = 0;
     for (size_t i = 0; i < s->cues[CUE_SALARY].n; i++) {
-        const word *w = word_after(s, s->cues[CUE_SALARY].items[i].end, 48, &hint);
-        if (!w || !is_digit(s->text[w->start]) ||
-            scan_cue_between(s, CUE_NUMBER, s->cues[CUE_SALARY].items[i].end, w->start))
+        const cue *c = &s->cues[CUE_SALARY].items[i];
+        const word *w = word_after(s, c->end, 48, &hint);
+        if (!cue_is_of_table(c)) find_amount_before(s, c, hint);
+        if (!w || !is_digit(s->text[w->start]) || scan_cue_between(s, CUE_NUMBER, c->end, w->start))
             continue;
         size_t start = currency_before(s, w->start), end = w->start + w->n;
         for (const word *next = w + 1;
@@ -215,9 +243,8 @@ static void find_amounts(scan *s)
              next++)
             end = next->start + next->n;
         size_t after = currency_after(s, end);
-        if (start == w->start && after == end && w->n < 4 && end == w->start + w->n) continue;
-        if (start == w->start && after == end && !(w->has & WORD_LOWER) && end - w->start < 4)
-            continue;
+        bool bare = start == w->start && after == end;
+        if (bare && !is_in_thousands(s, w) && (c->weak || end - w->start < 4)) continue;
         scan_add(s, DETECT_FINANCIAL, "amount", start, after,
                  start < w->start || after > end ? 0.9 : 0.8);
     }

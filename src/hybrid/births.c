@@ -114,6 +114,28 @@ static size_t read_month_day_year(const scan *s, size_t i, size_t *start)
     return year->start + year->n;
 }
 
+/* "12 March", "12 de marzo": a birthday without its year; *start is moved for "March 12". */
+static size_t read_day_month(const scan *s, size_t i, size_t *start)
+{
+    enum { BETWEEN = 8 };
+    uint32_t day;
+    if (i >= s->n_words || !is_day(s, &s->words[i], &day) || day < 1 || day > 31) return 0;
+    const word *w = &s->words[i];
+    size_t at = w->start + w->n, most = at + BETWEEN;
+    while (at < most && at < s->n && s->text[at] != '\n') {
+        size_t end = at;
+        while (is_letter(char_at(s, end)) && end < s->n) end++;
+        if (end - at >= 3 && month_of(s, at, end)) return end;
+        at = end > at ? end : at + 1;
+    }
+    size_t end = w->start, from;
+    if (char_before(s, end) == ' ') end--;
+    for (from = end; from > 0 && end - from < 12 && is_letter(s->text[from - 1]);) from--;
+    if (end == w->start || end - from < 3 || !month_of(s, from, end)) return 0;
+    *start = from;
+    return w->start + w->n;
+}
+
 /* 1980年3月12日 */
 static size_t read_cjk(const scan *s, size_t i)
 {
@@ -164,7 +186,7 @@ void find_births(scan *s)
         /* Right after the words; or right before ("12.03.1980 geboren"); or after them and a place
          * ("born in Paris on"), where a few other numbers may stand between. */
         if (i < s->n_words && s->words[i].start - c->end <= BESIDE) end = read_date(s, i, &start);
-        for (size_t back = 1; !end && back <= 3 && back <= i; back++) {
+        for (size_t back = 1; !end && back <= 3 && back <= i && !cue_is_of_table(c); back++) {
             if (c->start < s->words[i - back].start || c->start - s->words[i - back].start > REACH)
                 break;
             end = read_date(s, i - back, &start);
@@ -173,6 +195,12 @@ void find_births(scan *s)
         for (size_t j = i;
              !end && j < s->n_words && j < i + 3 && s->words[j].start - c->end <= REACH; j++)
             end = read_date(s, j, &start);
+        for (size_t j = i;
+             !end && j < s->n_words && j < i + 2 && s->words[j].start - c->end <= REACH; j++) {
+            start = s->words[j].start;
+            end = read_day_month(s, j, &start);
+            if (end && start < c->end) end = 0;
+        }
         if (end) scan_add(s, DETECT_DATE_OF_BIRTH, "date_of_birth", start, end, 0.95);
     }
 }

@@ -1,55 +1,118 @@
 #include "hybrid/cues.h"
 
 #include "base/memory.h"
+#include "base/strbuf.h"
+#include "hybrid/fold.h"
 #include "hybrid/token_forms.h"
 
 #include <hs.h>
 #include <stdlib.h>
 #include <string.h>
 
+static const cue_group *const groups[] = {cue_groups_money, cue_groups_ids, cue_groups_health,
+                                          cue_groups_contact, cue_groups_technical};
+
+/* What a match of a pattern is. */
+typedef struct cue_shape {
+    uint32_t n, row; /* bytes of the text; CUE_TOKEN: of token_forms */
+    cue_class class_;
+    bool weak, bound_left, bound_right;
+} cue_shape;
+
 struct cue_matcher {
     hs_database_t *database;
     hs_scratch_t *scratch; /* the model of each scan's own */
-    struct cue_shape {
-        uint32_t n; /* bytes of the text without '*' */
-        bool bound_left, bound_right;
-        cue_class class_;
-        uint32_t row;
-    } * shapes; /* [n] */
-    size_t n;   /* n_cue_rows + n_token_forms */
+    cue_shape *shapes;     /* [n], by pattern */
+    size_t n, capacity;
 };
 
-static calla_status compile(cue_matcher *m, const char **texts, unsigned *flags, unsigned *ids,
-                            size_t *lengths, calla_error *err)
+/* ---- making it ---- */
+
+/* The patterns while they are collected. */
+typedef struct patterns {
+    strbuf bytes;    /* of all, one behind the other */
+    size_t *offsets; /* [matcher->n] */
+    size_t capacity;
+} patterns;
+
+static calla_status add_pattern(cue_matcher *m, patterns *p, const char *text, size_t n,
+                                cue_shape shape, calla_error *err)
 {
-    for (size_t i = 0; i < m->n; i++) {
-        bool token = i >= n_cue_rows;
-        const char *text = token ? token_forms[i - n_cue_rows].prefix : cue_rows[i].text;
-        size_t n = strlen(text);
-        struct cue_shape *shape = &m->shapes[i];
-        shape->class_ = token ? CUE_TOKEN : cue_rows[i].class_;
-        shape->row = (uint32_t)(token ? i - n_cue_rows : i);
-        shape->bound_left = text[0] != '*';
-        shape->bound_right = !token && text[n - 1] != '*';
-        text += !shape->bound_left;
-        n -= (size_t)!shape->bound_left + (size_t)(!token && !shape->bound_right);
-        shape->n = (uint32_t)n;
-        texts[i] = text;
-        lengths[i] = n;
+    CALLA_TRY(
+        mem_grow((void **)&m->shapes, &m->capacity, m->n + 1, sizeof *m->shapes, "cues", err));
+    CALLA_TRY(
+        mem_grow((void **)&p->offsets, &p->capacity, m->n + 1, sizeof *p->offsets, "cues", err));
+    shape.n = (uint32_t)n;
+    p->offsets[m->n] = p->bytes.n;
+    m->shapes[m->n++] = shape;
+    strbuf_append(&p->bytes, text, n);
+    return p->bytes.failed ? error_set(err, CALLA_ERR_MEMORY, "no memory for cues") : CALLA_OK;
+}
+
+static calla_status add_text(cue_matcher *m, patterns *p, const cue_group *group, const char *text,
+                             size_t n, calla_error *err)
+{
+    fold f;
+    cue_shape shape = {.class_ = group->class_, .weak = group->weak};
+    shape.bound_left = text[0] != '*';
+    shape.bound_right = text[n - 1] != '*';
+    text += !shape.bound_left;
+    n -= (size_t)!shape.bound_left + (size_t)!shape.bound_right;
+    CALLA_TRY(fold_init(&f, text, n, err));
+    calla_status status = add_pattern(m, p, f.text, f.n, shape, err);
+    fold_deinit(&f);
+    return status;
+}
+
+static calla_status add_group(cue_matcher *m, patterns *p, const cue_group *group, calla_error *err)
+{
+    for (const char *text = group->texts; *text;) {
+        size_t n = strcspn(text, "|");
+        CALLA_TRY(add_text(m, p, group, text, n, err));
+        text += n + (text[n] == '|');
+    }
+    return CALLA_OK;
+}
+
+static calla_status add_all(cue_matcher *m, patterns *p, calla_error *err)
+{
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
+        for (const cue_group *group = groups[i]; group->texts; group++)
+            CALLA_TRY(add_group(m, p, group, err));
+    for (size_t i = 0; i < n_token_forms; i++) {
+        const char *prefix = token_forms[i].prefix;
+        cue_shape shape = {.class_ = CUE_TOKEN, .row = (uint32_t)i, .bound_left = true};
+        CALLA_TRY(add_pattern(m, p, prefix, strlen(prefix), shape, err));
+    }
+    return CALLA_OK;
+}
+
+static calla_status compile(cue_matcher *m, const patterns *p, calla_error *err)
+{
+    const char **texts = calloc(m->n, sizeof *texts);
+    unsigned *flags = calloc(m->n, sizeof *flags), *ids = calloc(m->n, sizeof *ids);
+    size_t *lengths = calloc(m->n, sizeof *lengths);
+    hs_compile_error_t *failure = NULL;
+    bool ok = texts && flags && ids && lengths;
+    for (size_t i = 0; ok && i < m->n; i++) {
+        texts[i] = p->bytes.data + p->offsets[i];
+        lengths[i] = m->shapes[i].n;
         ids[i] = (unsigned)i;
         flags[i] = HS_FLAG_CASELESS;
     }
-    hs_compile_error_t *failure = NULL;
-    if (hs_compile_lit_multi(texts, flags, ids, lengths, (unsigned)m->n, HS_MODE_BLOCK, NULL,
-                             &m->database, &failure) != HS_SUCCESS) {
-        error_set(err, CALLA_ERR_MEMORY, "cannot compile the detectors' patterns: %s",
-                  failure ? failure->message : "no memory");
-        hs_free_compile_error(failure);
-        return CALLA_ERR_MEMORY;
-    }
-    if (hs_alloc_scratch(m->database, &m->scratch) != HS_SUCCESS)
-        return error_set(err, CALLA_ERR_MEMORY, "no memory for the detectors' patterns");
-    return CALLA_OK;
+    ok = ok && hs_compile_lit_multi(texts, flags, ids, lengths, (unsigned)m->n, HS_MODE_BLOCK, NULL,
+                                    &m->database, &failure) == HS_SUCCESS;
+    ok = ok && hs_alloc_scratch(m->database, &m->scratch) == HS_SUCCESS;
+    calla_status status =
+        ok ? CALLA_OK
+           : error_set(err, CALLA_ERR_MEMORY, "cannot compile the detectors' patterns: %s",
+                       failure ? failure->message : "no memory");
+    hs_free_compile_error(failure);
+    free(texts);
+    free(flags);
+    free(ids);
+    free(lengths);
+    return status;
 }
 
 calla_status cue_matcher_create(cue_matcher **matcher, calla_error *err)
@@ -59,21 +122,13 @@ calla_status cue_matcher_create(cue_matcher **matcher, calla_error *err)
             err, CALLA_ERR_UNSUPPORTED,
             "the check for sensitive content needs a processor with SSE4.2, which this "
             "one does not have");
-    calla_status status = CALLA_OK;
+    patterns p = {0};
     cue_matcher *m = calloc(1, sizeof *m);
-    size_t n = n_cue_rows + n_token_forms;
-    const char **texts = calloc(n, sizeof *texts);
-    unsigned *flags = calloc(n, sizeof *flags), *ids = calloc(n, sizeof *ids);
-    size_t *lengths = calloc(n, sizeof *lengths);
-    if (m) m->shapes = calloc(n, sizeof *m->shapes), m->n = n;
-    if (!m || !m->shapes || !texts || !flags || !ids || !lengths)
-        status = error_set(err, CALLA_ERR_MEMORY, "no memory for the detectors' patterns");
-    else
-        status = compile(m, texts, flags, ids, lengths, err);
-    free(texts);
-    free(flags);
-    free(ids);
-    free(lengths);
+    if (!m) return error_set(err, CALLA_ERR_MEMORY, "no memory for the detectors' patterns");
+    calla_status status = add_all(m, &p, err);
+    if (status == CALLA_OK) status = compile(m, &p, err);
+    strbuf_free(&p.bytes);
+    free(p.offsets);
     if (status == CALLA_OK)
         *matcher = m;
     else
@@ -89,6 +144,8 @@ void cue_matcher_free(cue_matcher *m)
     free(m->shapes);
     free(m);
 }
+
+/* ---- matching ---- */
 
 typedef struct matching {
     const cue_matcher *matcher;
@@ -114,7 +171,7 @@ static int on_match(unsigned id, unsigned long long from, unsigned long long to,
 {
     (void)from, (void)flags;
     matching *m = user;
-    const struct cue_shape *shape = &m->matcher->shapes[id];
+    const cue_shape *shape = &m->matcher->shapes[id];
     size_t end = (size_t)to, start = end - shape->n;
     const char *t = m->text;
     if (shape->bound_left && start > 0 && is_word_byte(t[start]) && is_word_byte(t[start - 1]) &&
@@ -129,7 +186,7 @@ static int on_match(unsigned id, unsigned long long from, unsigned long long to,
         m->failed = true;
         return 1;
     }
-    list->items[list->n++] = (cue){(uint32_t)start, (uint32_t)end, shape->row};
+    list->items[list->n++] = (cue){(uint32_t)start, (uint32_t)end, shape->row, shape->weak};
     return 0;
 }
 

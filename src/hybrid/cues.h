@@ -66,31 +66,42 @@ typedef enum cue_class {
     CUE_SECRET,
     CUE_URL,
     CUE_AUTHORIZATION,
+    CUE_COMMAND,
+    CUE_CJK_PLACE,
     N_CUES,
 } cue_class;
 
-/* One cue in a text: bytes [start, end), and which of its class's texts it is. */
+/* One cue in a text: bytes [start, end). */
 typedef struct cue {
     uint32_t start, end;
-    uint32_t row; /* of cue_rows, or for CUE_TOKEN of token_forms */
+    uint32_t row; /* CUE_TOKEN: of token_forms */
+    bool weak;    /* see cue_group */
 } cue;
+
+/* In a table the cue is in the head of the column; here it is empty, at the cell's beginning. */
+static inline bool cue_is_of_table(const cue *c)
+{
+    return c->start == c->end;
+}
 
 typedef struct cue_list {
     cue *items; /* [n], ordered by end */
     size_t n, capacity;
 } cue_list;
 
-/* A cue's text: small ASCII letters without accents, as folded text has them (or other scripts'
- * bytes). It must stand alone, between bytes that are no ASCII letters or digits; '*' at its
- * beginning or end lifts that on that side. Beginnings of tokens (token_forms.h) are cues as well.
- */
-typedef struct cue_row {
+/* Texts of cues, as people write them in English, German, French, Spanish, Italian, Portuguese,
+ * Dutch and Polish, some in other languages; '|' is between two. They are folded as the texts are
+ * in which they are looked for, so accents make no difference, nor does the case of ASCII letters.
+ * A text must stand alone, between bytes that are no ASCII letters or digits; '*' at its beginning
+ * or end lifts that on that side. Beginnings of tokens (token_forms.h) are cues as well. */
+typedef struct cue_group {
     cue_class class_;
-    const char *text;
-    bool weak; /* it says little by itself: other words have it, too */
-} cue_row;
-extern const cue_row cue_rows[];
-extern const size_t n_cue_rows;
+    bool weak; /* they say little by themselves: other words have them, too */
+    const char *texts;
+} cue_group;
+/* Each ends with one that has no texts. */
+extern const cue_group cue_groups_money[], cue_groups_ids[], cue_groups_health[],
+    cue_groups_contact[], cue_groups_technical[];
 
 typedef struct cue_matcher cue_matcher;
 calla_status cue_matcher_create(cue_matcher **m, calla_error *err);

@@ -38,15 +38,16 @@ void finding_list_deinit(finding_list *list)
 }
 
 static void (*const families[])(scan *) = {
-    find_cards,   find_bank,    find_national_ids, find_documents, find_emails,
-    find_phones,  find_network, find_addresses,    find_births,    find_keys,
-    find_secrets, find_medical, find_financial};
+    find_cards,   find_bank,      find_national_ids, find_documents, find_emails,
+    find_phones,  find_network,   find_addresses,    find_births,    find_keys,
+    find_secrets, find_arguments, find_medical,      find_financial};
 
 /* Candidates of a folded text, unordered. */
 static calla_status find_all(const detector *d, scan *s, calla_error *err)
 {
     CALLA_TRY(cue_matcher_scan(d->cues, s->text, s->n, s->cues, err));
     scan_find_words(s);
+    if (!s->failed) scan_name_columns(s);
     for (size_t i = 0; i < sizeof families / sizeof *families && !s->failed; i++) families[i](s);
     if (s->failed)
         return error_set(err, CALLA_ERR_MEMORY, "no memory to check %zu bytes of text", s->n);

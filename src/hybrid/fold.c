@@ -155,12 +155,51 @@ static int fold_reference(const char *s, size_t n, size_t *length, char *out)
     return fold_code_point(value, out);
 }
 
-static bool may_escape(char c)
+/* A character of HTML's by its name. */
+static int fold_named(const char *s, size_t n, size_t *length, char *out)
 {
-    return c == '\\' || c == '%' || c == '&';
+    static const struct {
+        const char *name;
+        char c; /* '\0': it has no width */
+    } known[] = {{"&nbsp;", ' '},   {"&ensp;", ' '},   {"&emsp;", ' '},  {"&thinsp;", ' '},
+                 {"&commat;", '@'}, {"&period;", '.'}, {"&ndash;", '-'}, {"&mdash;", '-'},
+                 {"&hyphen;", '-'}, {"&dash;", '-'},   {"&num;", '#'},   {"&colon;", ':'},
+                 {"&shy;", '\0'},   {"&zwj;", '\0'},   {"&zwnj;", '\0'}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        size_t n_name = strlen(known[i].name);
+        if (n < n_name || memcmp(s, known[i].name, n_name) != 0) continue;
+        *length = n_name;
+        return out[0] = known[i].c, out[0] ? 1 : 0;
+    }
+    return -1;
 }
 
-/* An escape at s [n], which starts with '\', '%' or '&': what it stands for in out [2], 0 to 2
+/* "[at]", "(dot)", with a space on either side or none: how people hide addresses of e-mail. */
+static int fold_spelled(const char *s, size_t n, size_t *length, char *out)
+{
+    static const struct {
+        const char *word;
+        char c;
+    } known[] = {{"at", '@'}, {"dot", '.'}, {"punkt", '.'}, {"punto", '.'}, {"arroba", '@'}};
+    size_t open = s[0] == ' ';
+    if (n < open + 4 || (s[open] != '[' && s[open] != '(')) return -1;
+    char close = s[open] == '[' ? ']' : ')';
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        size_t n_word = strlen(known[i].word), end = open + 1 + n_word;
+        if (n <= end || strncasecmp(s + open + 1, known[i].word, n_word) != 0 || s[end] != close)
+            continue;
+        *length = end + 1 + (end + 1 < n && s[end + 1] == ' ');
+        return out[0] = known[i].c, 1;
+    }
+    return -1;
+}
+
+static bool may_escape(char c)
+{
+    return c == '\\' || c == '%' || c == '&' || c == ' ' || c == '[' || c == '(';
+}
+
+/* An escape at s [n], whose first byte may_escape: what it stands for in out [2], 0 to 2
  * bytes, and its *length; -1 if it is none, or stands for what stays. */
 static int fold_escape(const char *s, size_t n, size_t *length, char *out)
 {
@@ -170,7 +209,10 @@ static int fold_escape(const char *s, size_t n, size_t *length, char *out)
         *length = 3;
         return out[0] = (char)value, 1;
     }
-    if (s[0] == '&') return fold_reference(s, n, length, out);
+    if (s[0] == '&')
+        return n > 1 && s[1] == '#' ? fold_reference(s, n, length, out)
+                                    : fold_named(s, n, length, out);
+    if (s[0] != '\\') return fold_spelled(s, n, length, out);
     if (n < 2) return -1;
     *length = 2;
     switch (s[1]) {
@@ -194,13 +236,28 @@ static int fold_escape(const char *s, size_t n, size_t *length, char *out)
     return fold_code_point((uint32_t)value, out);
 }
 
+/* "at" in brackets: without it other words in brackets matter little. */
+static bool has_spelled_at(const char *source, size_t n)
+{
+    for (const char *at = source; n - (size_t)(at - source) >= 3;) {
+        at = memchr(at + 2, 't', n - (size_t)(at - source) - 2);
+        if (!at) return false;
+        size_t i = (size_t)(at - source);
+        if ((at[-2] == '[' || at[-2] == '(') && at[-1] == 'a' && i + 1 < n &&
+            (at[1] == ']' || at[1] == ')'))
+            return true;
+        at--;
+    }
+    return false;
+}
+
 /* Whether nothing in the source changes. */
 static bool is_plain(const char *source, size_t n)
 {
     unsigned char high = 0;
     for (size_t i = 0; i < n; i++) high |= (unsigned char)source[i];
     return high < 0x80 && !memchr(source, '\\', n) && !memchr(source, '%', n) &&
-           !memmem(source, n, "&#", 2);
+           !memchr(source, '&', n) && !has_spelled_at(source, n);
 }
 
 static void fold_all(fold *f, char *out)

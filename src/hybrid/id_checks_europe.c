@@ -63,6 +63,42 @@ bool id_is_de_steuer(const char *id)
     return id[0] != '0' && repeated == 1 && check_mod_11_10(id, 11);
 }
 
+/* Area, date of birth, a letter (as two digits), a serial number, and a check digit: cross sums of
+ * weighted digits. */
+bool id_is_de_svnr(const char *id)
+{
+    static const unsigned char weights[] = {2, 1, 2, 5, 7, 1, 2, 1, 2, 1, 2, 1};
+    char digits[13];
+    unsigned sum = 0, letter = (unsigned)(id[8] - 'A' + 1);
+    memcpy(digits, id, 8);
+    digits[8] = (char)('0' + letter / 10);
+    digits[9] = (char)('0' + letter % 10);
+    memcpy(digits + 10, id + 9, 2);
+    for (int i = 0; i < 12; i++) {
+        unsigned product = (unsigned)value(digits[i]) * weights[i];
+        sum += product / 10 + product % 10;
+    }
+    return sum % 10 == (unsigned)value(id[11]) && is_short_date_turned(id + 2);
+}
+
+/* The check digit of ICAO 9303: weights 7, 3, 1 in turn, A counts 10. */
+static bool is_icao(const char *id, size_t n)
+{
+    static const unsigned weights[] = {7, 3, 1};
+    unsigned sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        char c = id[i];
+        sum += weights[i % 3] * (unsigned)(c >= 'A' ? c - 'A' + 10 : value(c));
+    }
+    return sum % 10 == (unsigned)value(id[n]);
+}
+
+/* An identity card's number has no vowels, nor letters that look like digits. */
+bool id_is_de_ausweis(const char *id)
+{
+    return strspn(id, "0123456789CFGHJKLMNPRTVWXYZ") == 10 && is_icao(id, 9);
+}
+
 /* 3 digits, a check digit, the date of birth. */
 bool id_is_at_svnr(const char *id)
 {
@@ -122,6 +158,15 @@ bool id_is_es_dni(const char *id)
     return check_number(id, 8) > 0 && id[8] == dni_letters[check_number(id, 8) % 23];
 }
 
+/* Province, number and the remainder of both by 97; a short number loses its zeros. */
+bool id_is_es_nss(const char *id)
+{
+    uint32_t province = check_number(id, 2), number = check_number(id + 2, 8);
+    uint64_t all = number < 10000000 ? (uint64_t)province * 10000000 + number
+                                     : (uint64_t)province * 100000000 + number;
+    return province >= 1 && province <= 66 && number > 0 && all % 97 == check_number(id + 10, 2);
+}
+
 /* X, Y, Z count as 0, 1, 2. */
 bool id_is_es_nie(const char *id)
 {
@@ -164,6 +209,23 @@ bool id_is_it_codice(const char *id)
 }
 
 /* ---- Poland, Czechia, Slovakia, Romania, Bulgaria, Russia ---- */
+
+/* 9 digits and their weighted sum modulo 11. */
+bool id_is_pl_nip(const char *id)
+{
+    static const unsigned char weights[] = {6, 5, 7, 2, 3, 4, 5, 6, 7};
+    return !check_all_same(id, 10) && check_weighted(id, weights, 9) % 11 == (unsigned)value(id[9]);
+}
+
+/* Three letters, and six digits of which the first checks all others by 7, 3, 1 in turn. */
+bool id_is_pl_dowod(const char *id)
+{
+    static const unsigned weights[] = {7, 3, 1, 0, 7, 3, 1, 7, 3};
+    unsigned sum = 0;
+    for (int i = 0; i < 9; i++)
+        sum += weights[i] * (unsigned)(i < 3 ? id[i] - 'A' + 10 : value(id[i]));
+    return sum % 10 == (unsigned)value(id[3]);
+}
 
 /* Months of other centuries are moved by 20. */
 bool id_is_pl_pesel(const char *id)
@@ -247,4 +309,10 @@ bool id_is_no_fnr(const char *id)
     unsigned day = check_number(id, 2);
     return check_weighted(id, first, 10) % 11 == 0 && check_weighted(id, second, 11) % 11 == 0 &&
            check_date(0, check_number(id + 2, 2), day > 40 ? day - 40 : day);
+}
+
+/* Italy's electronic identity card: no check digit, but a form and its name beside it. */
+bool id_is_it_cie(const char *id)
+{
+    return id[0] == 'C';
 }

@@ -31,7 +31,8 @@ static void find_codes(scan *s)
             scan_cue_before(s, CUE_ICD, w->start, 80, NULL) || scan_cue_after(s, CUE_ICD, end, 24);
         bool diagnosis = scan_cue_before(s, CUE_DIAGNOSIS, w->start, 80, NULL) ||
                          scan_cue_after(s, CUE_DIAGNOSIS, end, 40);
-        if (icd || (diagnosis && end - w->start > 3))
+        bool bracketed = char_before(s, w->start) == '(' && char_at(s, end) == ')';
+        if (icd || (diagnosis && (end - w->start > 3 || bracketed)))
             scan_add(s, DETECT_MEDICAL, "icd10", w->start, end, 0.92);
     }
 }
@@ -44,7 +45,7 @@ static void find_diagnoses(scan *s)
     for (size_t i = 0; i < s->cues[CUE_DIAGNOSIS].n; i++) {
         const cue *c = &s->cues[CUE_DIAGNOSIS].items[i];
         size_t at = c->end;
-        bool colon = false;
+        bool colon = cue_is_of_table(c);
         if (c->end < done) continue;
         while (at < s->n && at - c->end < 4 && (s->text[at] == ' ' || s->text[at] == ':')) {
             colon = colon || s->text[at] == ':';
@@ -64,7 +65,7 @@ static void find_diagnoses(scan *s)
         /* One may suffer from much: a word for an illness must be there, or the form's colon, or
          * "diagnosed with". */
         bool illness = scan_cue_between(s, CUE_ILLNESS, at, end + 1);
-        if (cue_rows[c->row].weak && !colon && !illness) continue;
+        if (c->weak && !colon && !illness) continue;
         scan_add(s, DETECT_MEDICAL, "diagnosis", at, end, 0.85);
         done = end;
     }

@@ -41,7 +41,19 @@ static bool is_whole(const scan *s, size_t start, size_t end)
     if ((after == '-' || after == '.' || after == '/') && is_alnum(char_at(s, end + 1)) &&
         (after != '.' || is_digit(char_at(s, end + 1))))
         return false;
-    return !(strchr("-./,", before) && start >= 2 && is_digit(s->text[start - 2]));
+    return !(strchr("-./", before) && start >= 2 && is_digit(s->text[start - 2]));
+}
+
+/* "0,12345678901" has a comma as numbers have it, unless more digits than thousands are before it.
+ */
+static bool is_behind_comma(const scan *s, size_t start, size_t end)
+{
+    size_t digits = 0;
+    if (char_before(s, start) != ',') return false;
+    while (digits < 4 && start >= digits + 2 && is_digit(s->text[start - digits - 2])) digits++;
+    for (size_t i = start; i < end; i++)
+        if (!is_digit(s->text[i])) return false;
+    return digits > 0 && digits < 4;
 }
 
 /* "1234 5678 9012 3456" has "1234 5678 9012" in it: a group as long as the one beside it. */
@@ -79,7 +91,7 @@ static void try_form(scan *s, const id_form *form, size_t start)
     if (!end || !is_whole(s, start, end) || !form->check(id) || is_piece(s, start, end)) return;
     bool near = is_near(s, form->cue, start, end);
     double confidence = near ? 0.99 : 0.9;
-    if (form->need == ID_NEEDS_NEAR && !near) return;
+    if (!near && (form->need == ID_NEEDS_NEAR || is_behind_comma(s, start, end))) return;
     if (form->need == ID_NEEDS_CUE && !near) {
         if (is_near(s, CUE_ID_ANY, start, end))
             confidence = 0.92;
@@ -114,6 +126,8 @@ static void try_letters_before(scan *s, const form_index *index, const word *w, 
         const id_form *form = &id_forms[index->form[0][k]];
         if (form->shape[2] == ' ')
             try_form(s, form, w->start - 3);
+        else if (form->shape[3] == ' ' && form->shape[4] == '9' && w->start >= 4)
+            try_form(s, form, w->start - 4);
         else if (form->shape[3] == ' ' && w->start >= 8)
             try_form(s, form, w->start - 8);
     }

@@ -164,7 +164,7 @@ static bool is_whole(const scan *s, size_t start, size_t end)
     if (is_alnum(before) || is_alnum(after) || before == '+' || before == '#') return false;
     if ((after == '-' || after == '.' || after == '/') && is_digit(char_at(s, end + 1)))
         return false;
-    return !(strchr("-./,", before) && start >= 2 && is_alnum(s->text[start - 2]));
+    return !(strchr("-./", before) && start >= 2 && is_alnum(s->text[start - 2]));
 }
 
 enum { N_FORMS = sizeof forms / sizeof *forms, MAX_FIRST = 8 };
@@ -257,7 +257,8 @@ static void find_named(scan *s)
     for (size_t i = 0; i < s->cues[CUE_PHONE].n; i++) {
         size_t from = s->cues[CUE_PHONE].items[i].end;
         while (at_word < s->n_words && s->words[at_word].start < from) at_word++;
-        try_before(s, at_word, &s->cues[CUE_PHONE].items[i]);
+        if (!cue_is_of_table(&s->cues[CUE_PHONE].items[i]))
+            try_before(s, at_word, &s->cues[CUE_PHONE].items[i]);
         if (at_word == s->n_words || s->words[at_word].start - from > 30) continue;
         const word *w = &s->words[at_word];
         size_t start = w->start, n;

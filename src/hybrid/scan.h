@@ -15,7 +15,10 @@ enum { WORD_DIGIT = 1, WORD_UPPER = 2, WORD_LOWER = 4 };
 typedef struct word {
     uint32_t start, n; /* text[start, start + n) */
     uint8_t has;       /* WORD_... */
-    char gap; /* the one byte between the word before and this; '\0' if there is not just one */
+    /* The one byte between the word before and this. Where there are more: '\n' or ' ' if it is
+     * only a line's end or some spaces, with marks of quoting and formatting; '-' with spaces
+     * around it; else '\0'. */
+    char gap;
 } word;
 
 typedef struct candidate {
@@ -38,6 +41,8 @@ typedef struct scan {
 } scan;
 
 void scan_find_words(scan *s);
+/* Adds cues for the cells of tables (cue_is_of_table). After all others. */
+void scan_name_columns(scan *s);
 void scan_add(scan *s, detect_category category, const char *kind, size_t start, size_t end,
               double confidence);
 
@@ -105,6 +110,7 @@ void find_addresses(scan *s);
 void find_births(scan *s);
 void find_keys(scan *s);
 void find_secrets(scan *s);
+void find_arguments(scan *s);
 void find_medical(scan *s);
 void find_financial(scan *s);
 

@@ -13,6 +13,7 @@ typedef struct given {
     bool assigned; /* by a sign, as in programs and configuration; else in a sentence */
     bool tight;    /* name=value without spaces */
     bool colon;    /* name: value */
+    bool ascii;    /* what is not ASCII ends it */
 } given;
 
 static bool starts_with(const scan *s, size_t at, const char *text)
@@ -49,9 +50,54 @@ static const char *const verbs[] = {"is ",
                                     "= ",
                                     "luidt "};
 
+static size_t read_verb(const scan *s, size_t at)
+{
+    for (size_t k = 0; k < sizeof verbs / sizeof *verbs; k++)
+        if (starts_with(s, at, verbs[k])) return skip_spaces(s, at + strlen(verbs[k]), 4);
+    return 0;
+}
+
+/* Chinese and Japanese have no spaces: the value is what is ASCII. */
+static size_t read_verb_without_spaces(const scan *s, size_t at, given *g)
+{
+    static const char *const words[] = {"是", "为", "は"};
+    for (size_t k = 0; k < sizeof words / sizeof *words; k++)
+        if (starts_with(s, at, words[k])) {
+            g->ascii = true;
+            return skip_spaces(s, at + strlen(words[k]), 2);
+        }
+    return 0;
+}
+
+/* "password for the router is ...", "clave del wifi: ...": whose it is, in a few words. */
+static size_t read_owner(const scan *s, size_t at, given *g)
+{
+    static const char *const beginnings[] = {
+        "for ", "of ",  "to ",  "del ",  "de ",   "della ", "di ",  "du ", "des ", "der ", "fur ",
+        "zum ", "zur ", "per ", "pour ", "para ", "voor ",  "van ", "do ", "da ",  "dla ", "vom "};
+    enum { MOST = 40 };
+    bool owned = false;
+    for (size_t k = 0; k < sizeof beginnings / sizeof *beginnings; k++)
+        owned = owned || starts_with(s, at, beginnings[k]);
+    if (!owned) return 0;
+    size_t i = at;
+    while (i < s->n && i - at < MOST) {
+        char c = s->text[i];
+        if (c == ':') {
+            g->colon = true;
+            return skip_spaces(s, i + 1, 4);
+        }
+        size_t value = c == ' ' ? read_verb(s, i + 1) : 0;
+        if (value && i > at + 4) return value;
+        if (!is_alnum(c) && c != ' ' && c != '-' && c != '\'' && (unsigned char)c < 0x80) return 0;
+        i++;
+    }
+    return 0;
+}
+
 /* What stands between the name that ends at `at` and its value: where the value begins; 0 if there
  * is none. */
-static size_t read_operator(const scan *s, size_t at, given *g)
+static size_t read_operator_at(const scan *s, size_t at, given *g)
 {
     /* The name may go on ("password_prod") and be quoted or in brackets. */
     size_t i = at;
@@ -81,10 +127,20 @@ static size_t read_operator(const scan *s, size_t at, given *g)
     }
     g->assigned = false;
     g->tight = false;
-    if (from == i) return 0;
-    for (size_t k = 0; k < sizeof verbs / sizeof *verbs; k++)
-        if (starts_with(s, from, verbs[k])) return skip_spaces(s, from + strlen(verbs[k]), 4);
-    return 0;
+    size_t value = read_verb_without_spaces(s, i, g);
+    if (value || from == i) return value;
+    value = read_verb(s, from);
+    return value ? value : read_owner(s, from, g);
+}
+
+/* The same, of a cue. */
+static size_t read_operator(const scan *s, const cue *c, given *g)
+{
+    if (cue_is_of_table(c)) {
+        g->assigned = g->tight = g->colon = true;
+        return c->end;
+    }
+    return read_operator_at(s, c->end, g);
 }
 
 static bool ends_value(char c)
@@ -122,6 +178,8 @@ static bool read_value(const scan *s, size_t at, given *g, size_t *run_end)
             while (*run_end < s->n && !ends_value(s->text[*run_end])) ++*run_end;
         }
         i = *run_end;
+        for (size_t k = g->start; g->ascii && k < i && k - g->start <= MAX_VALUE; k++)
+            if ((unsigned char)s->text[k] >= 0x80) i = k;
         /* Of a query: name=value&... */
         const char *next = g->tight ? memchr(s->text + g->start, '&',
                                              i - g->start < MAX_VALUE ? i - g->start : MAX_VALUE)
@@ -258,7 +316,7 @@ static void find_beside(scan *s, cue_class class_)
     for (size_t i = 0; i < s->cues[class_].n; i++) {
         const cue *c = &s->cues[class_].items[i];
         given g = {0};
-        if (c->end < done || !read_value(s, read_operator(s, c->end, &g), &g, &run_end)) continue;
+        if (c->end < done || !read_value(s, read_operator(s, c, &g), &g, &run_end)) continue;
         bool password = class_ == CUE_PASSWORD;
         if (password ? !is_password(s, &g) : !is_secret(s, &g)) continue;
         scan_add(s, password ? DETECT_PASSWORD : DETECT_SECRET, password ? "password" : "named",
@@ -267,14 +325,16 @@ static void find_beside(scan *s, cue_class class_)
     }
 }
 
-/* "PIN: 1234", "PIN is 1234". */
+/* "PIN: 1234", "PIN is 1234", "PIN 1234". */
 static void find_pins(scan *s)
 {
     size_t run_end = 0;
     for (size_t i = 0; i < s->cues[CUE_PIN].n; i++) {
+        const cue *c = &s->cues[CUE_PIN].items[i];
         given g = {0};
-        if (!read_value(s, read_operator(s, s->cues[CUE_PIN].items[i].end, &g), &g, &run_end))
-            continue;
+        size_t at = read_operator(s, c, &g);
+        if (!at && is_digit(char_at(s, c->end + 1))) at = skip_spaces(s, c->end, 1);
+        if (!read_value(s, at, &g, &run_end)) continue;
         size_t n = g.end - g.start;
         texture t = texture_of(s->text + g.start, n);
         if (t.digits == n && n >= 4 && n <= 6)

@@ -69,6 +69,13 @@ static const struct {
     {"escapes", fill_repeated, "\\u0034\\n%34"},
     {"diagnoses", fill_repeated, "diagnosed with "},
     {"addresses of the web", fill_repeated, "http://a:b@"},
+    {"tables", fill_repeated, "phone;pin;born\n12345678;1234;1 May\n"},
+    {"heads of tables", fill_repeated, "phone,pin\nphone,pin,born\n"},
+    {"commands", fill_repeated, "curl -u a:b mysql -p1 "},
+    {"owners", fill_repeated, "password for the "},
+    {"tags", fill_repeated, "41<b>"},
+    {"at, spelled", fill_repeated, " [at] (dot) &nbsp; "},
+    {"debts", fill_repeated, "1 1 1 1 owe "},
 };
 
 /* What reading the text costs at least: every byte looked at once. */

@@ -218,6 +218,70 @@ static void test_records(void **state)
     CHECK_EXAMPLES(examples);
 }
 
+/* Numbers in pieces: by what a browser, a mail program or a person puts between. */
+static void test_pieces(void **state)
+{
+    (void)state;
+    static const example examples[] = {
+        {"4111 1111\r\n1111 1111", "payment_card/visa:4111 1111\r\n1111 1111"},
+        {"> 4111 1111\n> 1111 1111", "payment_card/visa:4111 1111\n> 1111 1111"},
+        {"<b>4111</b> <b>1111</b> <b>1111</b> <b>1111</b>",
+         "payment_card/visa:4111</b> <b>1111</b> <b>1111</b> <b>1111"},
+        {"4111&nbsp;1111&nbsp;1111&nbsp;1111",
+         "payment_card/visa:4111&nbsp;1111&nbsp;1111&nbsp;1111"},
+        {"4111  1111  1111  1111", "payment_card/visa:4111  1111  1111  1111"},
+        {"4111 - 1111 - 1111 - 1111", "payment_card/visa:4111 - 1111 - 1111 - 1111"},
+        {"4111 of 1111, 1111 and 1111; 4111 | 1111 | 1111 | 1111 <4111 1111> 1111 1111", ""},
+        {"jane.doe [at] corp-mail [dot] com, ok", "email/email:jane.doe [at] corp-mail [dot] com"},
+        {"jane(at)corp-mail.com", "email/email:jane(at)corp-mail.com"},
+        {"Meet (at) noon or a[at] b(t) [dot]", ""},
+    };
+    CHECK_EXAMPLES(examples);
+}
+
+/* The head of a table names what is in its columns. */
+static void test_tables(void **state)
+{
+    (void)state;
+    static const example examples[] = {
+        {"name,born,phone,qty\nAmy,1988-11-19,22334455,12345678\nRaj,19.11.1988,,87654321",
+         "date_of_birth/date_of_birth:1988-11-19; phone/named:22334455; "
+         "date_of_birth/date_of_birth:19.11.1988"},
+        {"user;password\r\nann;Kx7pLm2q9\r\nbob;\"Zt-88,kk1\"\r\n",
+         "password/password:Kx7pLm2q9; password/password:Zt-88,kk1"},
+        {"| item | PIN |\n|---|---|\n| a | 4821 |\n| b | 9930 |",
+         "password/pin:4821; password/pin:9930"},
+        {"id\tsalary\n7\t52000\n8\t61000", "financial/amount:52000; financial/amount:61000"},
+        /* No table: the lines differ, or the first is a sentence, or it says nothing. */
+        {"Call me, Ann. Yes, do.\n22334455, 22334466, 1\n", ""},
+        {"phone,qty\n22334455\n", ""},
+        {"sku,qty\n22334455,22334466\n", ""},
+        {"phone,ordered\nnone,22334455\n-,22334466\n", ""},
+    };
+    CHECK_EXAMPLES(examples);
+}
+
+/* What people write between the name of a secret and the secret, and give to programs. */
+static void test_secrets_in_sentences(void **state)
+{
+    (void)state;
+    static const example examples[] = {
+        {"PIN 4821, pin 12, code PIN 6190", "password/pin:4821; password/pin:6190"},
+        {"il PIN della carta è 5528", "password/pin:5528"},
+        {"password for the new router is Zt88kk1x", "password/password:Zt88kk1x"},
+        {"clave del wifi: casaAzul2020", "password/password:casaAzul2020"},
+        {"パスワードはSakura#2023です", "password/password:Sakura#2023"},
+        {"The password for your account is required. The password of the user: see below", ""},
+        {"curl -u deploy:s3cr3tDeploy9 https://ci.example.net/job",
+         "password/argument:s3cr3tDeploy9"},
+        {"mysql -h db1 -u root -pR00tP4ss!w shop", "password/argument:R00tP4ss!w"},
+        {"docker login -u ci -p 'dckr9Jx2LmQw' registry.example.net",
+         "password/argument:dckr9Jx2LmQw"},
+        {"curl -u \"$USER:$PASS\" x; docker run -p 8080:80 img; mysql -p shop; curl -X POST u", ""},
+    };
+    CHECK_EXAMPLES(examples);
+}
+
 static void test_names_are_stable(void **state)
 {
     (void)state;
@@ -258,10 +322,17 @@ static void test_masks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cards),    cmocka_unit_test(test_ibans),
-        cmocka_unit_test(test_emails),   cmocka_unit_test(test_seen_through),
-        cmocka_unit_test(test_contacts), cmocka_unit_test(test_secrets),
-        cmocka_unit_test(test_records),  cmocka_unit_test(test_names_are_stable),
+        cmocka_unit_test(test_cards),
+        cmocka_unit_test(test_ibans),
+        cmocka_unit_test(test_emails),
+        cmocka_unit_test(test_seen_through),
+        cmocka_unit_test(test_contacts),
+        cmocka_unit_test(test_secrets),
+        cmocka_unit_test(test_records),
+        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_secrets_in_sentences),
+        cmocka_unit_test(test_names_are_stable),
         cmocka_unit_test(test_masks),
     };
     return cmocka_run_group_tests(tests, setup, free_detector);
