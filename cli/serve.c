@@ -10,8 +10,8 @@
 static const char usage[] =
     "usage: calla serve -m DIR [OPTIONS]\n"
     "\n"
-    "Serves the model over HTTP as OpenAI's API does: /v1/chat/completions, /v1/completions,\n"
-    "/v1/models, and /v1/tokenize, /v1/detokenize, /v1/tasks, /health, /metrics.\n"
+    "Serves the model over HTTP as OpenAI's API does: /v1/chat/completions, /v1/responses,\n"
+    "/v1/completions, /v1/models, and /v1/tokenize, /v1/detokenize, /v1/tasks, /health, /metrics.\n"
     "Ends at SIGINT or SIGTERM, when the running answers are done.\n";
 
 enum { MAX_NAMES = 64 };

@@ -47,7 +47,8 @@ static int http_status(calla_status status)
 
 bool api_fail_status(api_error *e, const calla_error *err)
 {
-    static const char *const places[] = {"messages", "tools", "response_format"};
+    static const char *const places[] = {"messages", "input", "tools", "response_format",
+                                         "text.format"};
     char param[sizeof e->param] = "";
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         size_t n = strcspn(err->message, ":");

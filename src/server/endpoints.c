@@ -5,6 +5,7 @@
 #include "server/submit.h"
 #include "server/tasks.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* ---- generation ---- */
@@ -26,9 +27,33 @@ static bool chat_completions(http_request *r, api_error *e)
     return generate(r, &reply_chat, wire_read_chat, e);
 }
 
+static bool responses(http_request *r, api_error *e)
+{
+    const json_t *model = json_object_get(r->json, "model");
+    if (cloud_is_meant(r))
+        return api_fail(e, 400, "model", "unsupported_value",
+                        "model: '%s' is for /v1/chat/completions only: what would leave this "
+                        "machine is not checked in requests to /v1/responses",
+                        json_string_value(model));
+    return generate(r, &reply_responses, wire_read_responses, e);
+}
+
 static bool completions(http_request *r, api_error *e)
 {
     return generate(r, &reply_completion, wire_read_completion, e);
+}
+
+/* What clients of the Responses API may look for later. */
+static bool stored_responses(http_request *r, api_error *e)
+{
+    static const char path[] = "/v1/responses";
+    if (strcmp(r->path, path) == 0) {
+        snprintf(r->allow, sizeof r->allow, "POST");
+        return api_fail(e, 405, NULL, "method_not_allowed", "%s is for POST requests", path);
+    }
+    return api_fail(e, 404, NULL, "response_not_found",
+                    "There is no response '%.80s': this server stores none (store is always false)",
+                    r->path + sizeof path);
 }
 
 /* ---- models ---- */
@@ -112,20 +137,35 @@ static void respond_tokens(http_request *r, const calla_tokens *tokens)
     http_respond_json(r, 200, &out);
 }
 
-/* The tokens of a conversation: exactly the prompt that /v1/chat/completions would run. */
-static bool tokenize_chat(http_request *r, api_error *e)
+static void respond_count(http_request *r, const calla_tokens *tokens)
+{
+    strbuf out = {0};
+    strbuf_printf(&out, "{\"object\": \"response.input_tokens\", \"input_tokens\": %lld}",
+                  (long long)tokens->n);
+    http_respond_json(r, 200, &out);
+}
+
+/* The tokens of a conversation: exactly the prompt that its endpoint would run. */
+static bool tokenize_chat(http_request *r, submit_read_fn *read,
+                          void (*respond)(http_request *r, const calla_tokens *tokens),
+                          api_error *e)
 {
     server *s = r->server;
     job_request request = {0};
     job_prompt prompt = {0};
-    bool ok = wire_read_chat(r->json, &s->defaults, &request, e);
+    bool ok = read(r->json, &s->defaults, &request, e);
     if (ok) replay_restore_reasoning(s->replay, request.messages);
     ok = ok && prepare_chat_prompt(&request, &s->defaults, s->replay, &prompt, e);
-    if (ok) respond_tokens(r, &prompt.tokens);
+    if (ok) respond(r, &prompt.tokens);
     calla_prompt_free(&prompt.rendered);
     calla_tokens_free(&prompt.tokens);
     job_request_deinit(&request);
     return ok;
+}
+
+static bool count_tokens(http_request *r, api_error *e)
+{
+    return tokenize_chat(r, wire_read_responses, respond_count, e);
 }
 
 static bool tokenize(http_request *r, api_error *e)
@@ -136,9 +176,12 @@ static bool tokenize(http_request *r, api_error *e)
     tokenize_request t = {0};
     calla_tokens tokens;
     calla_error err;
-    if (json_object_get(r->json, "messages")) return tokenize_chat(r, e);
+    if (json_object_get(r->json, "messages"))
+        return tokenize_chat(r, wire_read_chat, respond_tokens, e);
+    if (json_object_get(r->json, "input"))
+        return tokenize_chat(r, wire_read_responses, respond_tokens, e);
     if (!fields_read(r->json, "", lists, &t, e)) return false;
-    if (!t.text) return api_invalid(e, "text", "text (or messages) is missing");
+    if (!t.text) return api_invalid(e, "text", "text (or messages, or input) is missing");
     calla_range all = {0, json_string_length(t.text)};
     if (calla_tokenizer_encode(r->server->tokenizer, json_string_value(t.text), all.end, &all,
                                t.text_only && all.end > 0, &tokens, &err) != CALLA_OK)
@@ -213,12 +256,28 @@ static bool health(http_request *r, api_error *e)
     return true;
 }
 
+static void put_endpoint_counts(metrics *m, strbuf *out)
+{
+    strbuf_puts(out, "# HELP calla_endpoint_requests_total Requests answered, by endpoint and "
+                     "class of status.\n# TYPE calla_endpoint_requests_total counter\n");
+    for (int i = 0; endpoints[i].method; i++)
+        for (int k = 2; k <= 5; k++) {
+            if (k == 3) continue; /* nothing redirects */
+            strbuf_printf(
+                out,
+                "calla_endpoint_requests_total{method=\"%s\",path=\"%s\",status=\"%dxx\"} %lld\n",
+                endpoints[i].method, endpoints[i].path, k,
+                (long long)atomic_load_explicit(&m->endpoints[i][k], memory_order_relaxed));
+        }
+}
+
 static bool metrics_text(http_request *r, api_error *e)
 {
     strbuf out = {0};
     (void)e;
     bool ready = server_get_state(r->server) == SERVER_OK;
     metrics_write(&r->server->metrics, ready ? r->server->info.memory.total_bytes : 0, &out);
+    put_endpoint_counts(&r->server->metrics, &out);
     if (r->server->hybrid) cloud_write_metrics(r->server, &out);
     http_respond_text(r, 200, "text/plain; version=0.0.4; charset=utf-8", &out);
     return true;
@@ -226,6 +285,10 @@ static bool metrics_text(http_request *r, api_error *e)
 
 const endpoint endpoints[] = {
     {"POST", "/v1/chat/completions", false, false, true, chat_completions},
+    {"POST", "/v1/responses", false, false, true, responses},
+    {"POST", "/v1/responses/input_tokens", false, false, true, count_tokens},
+    {"GET", "/v1/responses", true, false, false, stored_responses},
+    {"DELETE", "/v1/responses", true, false, false, stored_responses},
     {"POST", "/v1/completions", false, false, true, completions},
     {"GET", "/v1/models", true, false, true, models},
     {"POST", "/v1/tokenize", false, false, true, tokenize},
@@ -237,3 +300,4 @@ const endpoint endpoints[] = {
     {"GET", "/metrics", false, false, false, metrics_text},
     {0},
 };
+static_assert(sizeof endpoints / sizeof *endpoints <= METRICS_MAX_ENDPOINTS, "room for all");

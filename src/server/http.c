@@ -364,6 +364,8 @@ static void log_request(const http_request *r)
         json_t *more = reply_fields(r->reply);
         json_object_update(fields, more);
         json_decref(more);
+        json_t *ignored = r->reply->job->request.ignored_tools;
+        if (ignored) json_object_set(fields, "ignored_tools", ignored);
     }
     if (fields && r->route) json_object_set_new(fields, "route", json_string(r->route));
     bool quiet = r->status == 200 && r->endpoint && r->endpoint->is_open;
@@ -391,7 +393,10 @@ static void on_completed(void *user, struct MHD_Connection *connection, void **s
         if (!r->reply) histogram_add(&m->duration, clock_ns() - r->start_ns);
     }
     task_stream_free(r);
-    if (r->status >= 200 && r->status < 600) metrics_add(&m->requests[r->status / 100], 1);
+    if (r->status >= 200 && r->status < 600) {
+        metrics_add(&m->requests[r->status / 100], 1);
+        if (r->endpoint) metrics_add(&m->endpoints[r->endpoint - endpoints][r->status / 100], 1);
+    }
     log_request(r);
     count_request(r->server, -1);
     reply_free(r->reply);

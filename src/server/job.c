@@ -18,6 +18,9 @@ job *job_create(calla_error *err)
 
 void job_request_deinit(job_request *r)
 {
+    json_decref(r->messages);
+    json_decref(r->tools);
+    json_decref(r->ignored_tools);
     free(r->logit_bias);
     grammar_free(r->grammar);
     grammar_free(r->calls);

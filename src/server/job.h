@@ -29,7 +29,9 @@ typedef struct job_request {
     bool chat;
     bool stream, include_usage, include_progress;
     /* Chat. */
-    json_t *messages, *tools; /* [tools NULL = none]; borrowed from body */
+    json_t *messages, *tools; /* [tools NULL = none]; owned */
+    const char *input_name;   /* what the messages or the prompt are called on the wire; static */
+    json_t *ignored_tools;    /* types of tools that are not functions, owned; or NULL */
     tool_choice tool_choice;
     const char *tool_name; /* the one that must be called, or NULL */
     bool one_tool_call;    /* parallel_tool_calls: false */
@@ -48,7 +50,7 @@ typedef struct job_request {
     const char *user; /* for fairness, or NULL */
     const char *note; /* JSON that the answer has under "calla", or NULL; borrowed */
     /* Text completions. */
-    const json_t *prompt; /* as it was sent */
+    const json_t *prompt; /* as it was sent; borrowed from body */
     bool echo;            /* the prompt comes first in the answer */
 } job_request;
 

@@ -6,7 +6,7 @@
 
 #include <stdatomic.h>
 
-enum { HISTOGRAM_MAX_BUCKETS = 20 };
+enum { HISTOGRAM_MAX_BUCKETS = 20, METRICS_MAX_ENDPOINTS = 32 };
 
 typedef struct histogram {
     const double *bounds; /* [n_bounds] upper ends in seconds, ascending */
@@ -25,8 +25,9 @@ typedef struct metrics_gauges {
 
 typedef struct metrics {
     int64_t start_ns;
-    atomic_llong requests[6]; /* by the first digit of the status */
-    atomic_llong rejected;    /* because the queue was full */
+    atomic_llong requests[6];                         /* by the first digit of the status */
+    atomic_llong endpoints[METRICS_MAX_ENDPOINTS][6]; /* the same, by endpoint of the list */
+    atomic_llong rejected;                            /* because the queue was full */
     atomic_llong cancelled, timed_out;
     atomic_llong prompt_tokens, cached_tokens, prefill_tokens, generated_tokens, decoded_tokens;
     atomic_llong prefill_ns, decode_ns; /* spent on prefill_tokens and decoded_tokens */

@@ -3,6 +3,7 @@
 #include "model/chat.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { CLOSING_TOKENS = 32 }; /* room for the text that ends the reasoning */
 
@@ -23,7 +24,7 @@ static bool alloc_prompts(job *j, size_t n, api_error *e)
  */
 static bool check_context(const job_request *r, const wire_defaults *d, int64_t n, api_error *e)
 {
-    const char *where = r->chat ? "messages" : "prompt";
+    const char *where = r->input_name;
     if (n == 0) return api_invalid(e, where, "the prompt has no tokens");
     if (n < d->n_ctx) return true;
     if (r->max_tokens < 0)
@@ -49,6 +50,16 @@ static void limit_budget(job_request *r, const wire_defaults *d, int64_t n_promp
     if (r->thinking_budget > most) r->thinking_budget = most < 0 ? 0 : most;
 }
 
+/* The renderer's places are those of messages; the wire may call them otherwise. */
+static bool fail_prompt(const job_request *r, const calla_error *err, api_error *e)
+{
+    static const char messages[] = "messages";
+    calla_error named = *err;
+    if (strncmp(err->message, messages, sizeof messages - 1) == 0)
+        error_set(&named, err->code, "%s%s", r->input_name, err->message + sizeof messages - 1);
+    return api_fail_status(e, &named);
+}
+
 bool prepare_chat_prompt(const job_request *request, const wire_defaults *d, replay *r,
                          job_prompt *prompt, api_error *e)
 {
@@ -59,7 +70,7 @@ bool prepare_chat_prompt(const job_request *request, const wire_defaults *d, rep
             CALLA_OK ||
         replay_encode(r, d->vocabulary->tokenizer, &prompt->rendered, &prompt->tokens, &err) !=
             CALLA_OK)
-        return api_fail_status(e, &err);
+        return fail_prompt(request, &err, e);
     return true;
 }
 

@@ -16,31 +16,18 @@ reply *reply_create(const reply_format *format, const vocabulary *v, const char 
                     size_t max_bytes, job *j)
 {
     reply *r = calloc(1, sizeof *r);
-    reply_choice *choices = calloc((size_t)job_n_choices(j), sizeof *choices);
-    if (!r || !choices) {
-        free(r);
-        free(choices);
-        return NULL;
-    }
+    if (!r) return NULL;
     *r = (reply){.format = format,
                  .vocabulary = v,
                  .job = j,
                  .model = model,
                  .max_bytes = max_bytes,
                  .created = time(NULL),
-                 .choices = choices,
                  .last_write_ns = clock_ns()};
-    format->start(r);
-    return r;
-}
-
-static void free_choice(reply_choice *c)
-{
-    strbuf_free(&c->reasoning);
-    strbuf_free(&c->content);
-    strbuf_free(&c->calls);
-    strbuf_free(&c->logprobs);
-    for (size_t i = 0; i < sizeof c->extra / sizeof *c->extra; i++) strbuf_free(&c->extra[i]);
+    if (format->start(r)) return r;
+    strbuf_free(&r->out);
+    free(r);
+    return NULL;
 }
 
 void reply_free(reply *r)
@@ -48,8 +35,7 @@ void reply_free(reply *r)
     if (!r) return;
     atomic_store(&r->job->cancelled, true);
     while (!r->closed) reply_run(r, -1, INT64_MAX);
-    for (int32_t i = 0; i < job_n_choices(r->job); i++) free_choice(&r->choices[i]);
-    free(r->choices);
+    r->format->free_state(r);
     event_batch_free(&r->batch);
     strbuf_free(&r->out);
     job_free(r->job);
@@ -63,15 +49,7 @@ void reply_put_string(strbuf *out, const strbuf *text)
     json_write_string(out, text->data ? text->data : "", text->n);
 }
 
-void reply_put_finish(strbuf *out, const char *finish)
-{
-    if (finish)
-        strbuf_printf(out, "\"finish_reason\": \"%s\"", finish);
-    else
-        strbuf_puts(out, "\"finish_reason\": null");
-}
-
-void reply_put_token(const reply *r, strbuf *out, int32_t token)
+static void put_token(const reply *r, strbuf *out, int32_t token)
 {
     size_t n_bytes;
     const char *bytes = calla_tokenizer_bytes(r->vocabulary->tokenizer, token, &n_bytes);
@@ -90,7 +68,7 @@ void reply_put_token(const reply *r, strbuf *out, int32_t token)
     calla_text_free(&rest);
 }
 
-void reply_put_token_bytes(const reply *r, strbuf *out, int32_t token)
+static void put_token_bytes(const reply *r, strbuf *out, int32_t token)
 {
     size_t n_bytes;
     const char *bytes = calla_tokenizer_bytes(r->vocabulary->tokenizer, token, &n_bytes);
@@ -100,17 +78,27 @@ void reply_put_token_bytes(const reply *r, strbuf *out, int32_t token)
     strbuf_putc(out, ']');
 }
 
-static void put_usage(strbuf *out, const job *j)
+static void put_logprob(const reply *r, strbuf *out, int32_t token, float logprob)
 {
-    const job_stats *s = &j->stats;
-    strbuf_printf(out,
-                  "{\"prompt_tokens\": %lld, \"completion_tokens\": %lld, \"total_tokens\": %lld, "
-                  "\"prompt_tokens_details\": {\"cached_tokens\": %lld, \"audio_tokens\": 0}, "
-                  "\"completion_tokens_details\": {\"reasoning_tokens\": %lld, \"audio_tokens\": "
-                  "0, \"accepted_prediction_tokens\": 0, \"rejected_prediction_tokens\": 0}}",
-                  (long long)s->n_prompt, (long long)s->n_generated,
-                  (long long)(s->n_prompt + s->n_generated), (long long)s->n_cached,
-                  (long long)s->n_reasoning);
+    strbuf_puts(out, "{\"token\": ");
+    put_token(r, out, token);
+    strbuf_puts(out, ", \"logprob\": ");
+    json_write_real(out, (double)logprob);
+    strbuf_puts(out, ", \"bytes\": ");
+    put_token_bytes(r, out, token);
+}
+
+void reply_add_logprobs(const reply *r, strbuf *list, const calla_sampled *s)
+{
+    if (list->n > 0) strbuf_puts(list, ", ");
+    put_logprob(r, list, s->token, s->logprob);
+    strbuf_puts(list, ", \"top_logprobs\": [");
+    for (int32_t i = 0; i < s->n_top; i++) {
+        if (i > 0) strbuf_puts(list, ", ");
+        put_logprob(r, list, s->top_tokens[i], s->top_logprobs[i]);
+        strbuf_putc(list, '}');
+    }
+    strbuf_puts(list, "]}");
 }
 
 static double per_second(int64_t n, int64_t ns)
@@ -123,7 +111,7 @@ static double ms_between(int64_t from_ns, int64_t to_ns)
     return from_ns > 0 && to_ns > from_ns ? (double)(to_ns - from_ns) / 1e6 : 0;
 }
 
-static void put_timings(strbuf *out, const job *j)
+void reply_put_timings(strbuf *out, const job *j)
 {
     const job_stats *s = &j->stats;
     strbuf_printf(out,
@@ -136,45 +124,7 @@ static void put_timings(strbuf *out, const job *j)
                   (double)s->decode_ns / 1e6, per_second(s->n_decoded, s->decode_ns));
 }
 
-/* {"id": ..., "object": ..., "created": ..., "model": ..., "choices": [ */
-static void put_head(reply *r, const char *object)
-{
-    strbuf_printf(&r->out,
-                  "{\"id\": \"%s\", \"object\": \"%s\", \"created\": %lld, \"model\": ", r->job->id,
-                  object, (long long)r->created);
-    json_write_string(&r->out, r->model, strlen(r->model));
-    if (r->job->request.note && !r->noted)
-        strbuf_printf(&r->out, ", \"calla\": %s", r->job->request.note);
-    r->noted = true;
-    strbuf_printf(&r->out, ", \"system_fingerprint\": \"calla-%s\", %s\"choices\": [",
-                  calla_version(), r->format->head);
-}
-
-void reply_begin_chunk(reply *r)
-{
-    strbuf_puts(&r->out, "data: ");
-    put_head(r, r->format->chunk_object);
-}
-
-void reply_end_chunk(reply *r, bool last)
-{
-    strbuf_putc(&r->out, ']');
-    if (last) {
-        strbuf_puts(&r->out, ", \"timings\": ");
-        put_timings(&r->out, r->job);
-    }
-    strbuf_puts(&r->out, r->job->request.include_usage ? ", \"usage\": null}\n\n" : "}\n\n");
-}
-
 /* ---- events ---- */
-
-static void put_progress(reply *r, const event *e)
-{
-    reply_begin_chunk(r);
-    strbuf_printf(&r->out, "], \"progress\": {\"done\": %lld, \"total\": %lld}%s}\n\n",
-                  (long long)e->a, (long long)e->b,
-                  r->job->request.include_usage ? ", \"usage\": null" : "");
-}
 
 static void take_error(reply *r, int status, const char *text, size_t n_bytes)
 {
@@ -214,17 +164,17 @@ static void take_events(reply *r)
         at = e->choice;
         switch (e->kind) {
         case EVENT_PROGRESS:
-            if (r->job->request.stream) put_progress(r, e);
+            if (r->job->request.stream) r->format->progress(r, e->a, e->b);
             break;
         case EVENT_ERROR:
             take_error(r, (int)e->a, text, e->n_bytes);
             break;
         case EVENT_FINISH:
-            r->choices[at].finish = finish_name(text, e->n_bytes);
             r->n_finished++;
+            r->format->finish(r, at, finish_name(text, e->n_bytes));
             break;
         default:
-            r->format->add(r, &r->choices[at], e, text);
+            r->format->add(r, at, e, text);
         }
     }
     flush_choice(r, at);
@@ -238,56 +188,6 @@ void reply_get_error(const reply *r, api_error *e)
     const char *code = status == 504 ? "timeout" : status == 503 ? "unavailable" : "engine_error";
     api_fail(e, status, NULL, code, "%s", r->error);
     if (status == 503) e->retry_after_s = 5;
-}
-
-static void end_stream(reply *r)
-{
-    if (r->error_status) {
-        api_error e;
-        reply_get_error(r, &e);
-        strbuf_puts(&r->out, "data: ");
-        api_error_write(&r->out, &e);
-        strbuf_puts(&r->out, "\n\n");
-        return; /* clients take what follows [DONE] for success */
-    }
-    if (r->job->request.include_usage) {
-        reply_begin_chunk(r);
-        strbuf_puts(&r->out, "], \"usage\": ");
-        put_usage(&r->out, r->job);
-        strbuf_puts(&r->out, "}\n\n");
-    }
-    strbuf_puts(&r->out, "data: [DONE]\n\n");
-}
-
-static void write_whole(reply *r)
-{
-    if (r->error_status) return;
-    put_head(r, r->format->object);
-    for (int32_t i = 0; i < job_n_choices(r->job); i++) {
-        if (i > 0) strbuf_puts(&r->out, ", ");
-        r->format->write_choice(r, i);
-    }
-    strbuf_puts(&r->out, "], \"usage\": ");
-    put_usage(&r->out, r->job);
-    strbuf_puts(&r->out, ", \"timings\": ");
-    put_timings(&r->out, r->job);
-    strbuf_putc(&r->out, '}');
-}
-
-/* Bytes of the choices, SIZE_MAX if memory ran out. */
-static size_t n_held(const reply *r)
-{
-    size_t n = 0;
-    for (int32_t i = 0; i < job_n_choices(r->job); i++) {
-        const reply_choice *c = &r->choices[i];
-        const strbuf *const parts[] = {&c->reasoning, &c->content,  &c->calls,   &c->logprobs,
-                                       &c->extra[0],  &c->extra[1], &c->extra[2]};
-        for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
-            if (parts[k]->failed) return SIZE_MAX;
-            n += parts[k]->n;
-        }
-    }
-    return n;
 }
 
 /* ---- waiting ---- */
@@ -318,16 +218,18 @@ reply_wait reply_run(reply *r, int socket, int64_t until_ns)
     if (what != REPLY_READY) return what;
     if (!outbox_take(&r->job->out, &r->batch, &r->closed)) fail(r, no_memory);
     take_events(r);
-    size_t n_bytes = n_held(r);
+    size_t n_bytes = r->format->n_held(r);
     if (n_bytes == SIZE_MAX || r->out.failed)
         fail(r, no_memory);
-    else if (!r->job->request.stream && n_bytes > r->max_bytes)
-        fail(r, "the answer is too large to be given at once: ask for a stream");
+    else if (n_bytes > r->max_bytes)
+        fail(r, r->job->request.stream
+                    ? "the answer is too large to be repeated at the end of its stream"
+                    : "the answer is too large to be given at once: ask for a stream");
     if (r->closed) {
         if (r->job->request.stream)
-            end_stream(r);
-        else
-            write_whole(r);
+            r->format->end_stream(r);
+        else if (!r->error_status)
+            r->format->write_whole(r);
     }
     if (r->out.failed) fail(r, no_memory);
     return REPLY_READY;

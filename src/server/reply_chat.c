@@ -1,6 +1,6 @@
 /* chat.completion and chat.completion.chunk. */
 #include "server/ids.h"
-#include "server/reply.h"
+#include "server/reply_choices.h"
 
 #include <string.h>
 
@@ -40,30 +40,6 @@ static void add_arguments(reply *r, reply_choice *c, const event *e, const char 
     json_write_escaped(&c->calls, text, e->n_bytes);
 }
 
-static void put_entry(const reply *r, strbuf *out, int32_t token, float logprob)
-{
-    strbuf_puts(out, "{\"token\": ");
-    reply_put_token(r, out, token);
-    strbuf_puts(out, ", \"logprob\": ");
-    json_write_real(out, (double)logprob);
-    strbuf_puts(out, ", \"bytes\": ");
-    reply_put_token_bytes(r, out, token);
-}
-
-static void add_token(reply *r, reply_choice *c, const calla_sampled *s)
-{
-    strbuf *out = &c->logprobs;
-    if (out->n > 0) strbuf_puts(out, ", ");
-    put_entry(r, out, s->token, s->logprob);
-    strbuf_puts(out, ", \"top_logprobs\": [");
-    for (int32_t i = 0; i < s->n_top; i++) {
-        if (i > 0) strbuf_puts(out, ", ");
-        put_entry(r, out, s->top_tokens[i], s->top_logprobs[i]);
-        strbuf_putc(out, '}');
-    }
-    strbuf_puts(out, "]}");
-}
-
 static void add(reply *r, reply_choice *c, const event *e, const char *text)
 {
     switch (e->kind) {
@@ -80,7 +56,7 @@ static void add(reply *r, reply_choice *c, const event *e, const char *text)
         add_arguments(r, c, e, text);
         break;
     case EVENT_TOKEN:
-        add_token(r, c, &r->batch.tokens[e->a]);
+        reply_add_logprobs(r, &c->logprobs, &r->batch.tokens[e->a]);
         break;
     default:
         break;
@@ -88,20 +64,6 @@ static void add(reply *r, reply_choice *c, const event *e, const char *text)
 }
 
 /* ---- streamed ---- */
-
-/* An own chunk for who the message is from: it can go out before anything has been computed. */
-static void start(reply *r)
-{
-    for (int32_t i = 0; r->job->request.stream && i < job_n_choices(r->job); i++) {
-        reply_begin_chunk(r);
-        strbuf_printf(&r->out,
-                      "{\"index\": %d, \"delta\": {\"role\": \"assistant\", \"content\": \"\", "
-                      "\"refusal\": null}, "
-                      "\"logprobs\": null, \"finish_reason\": null}",
-                      i);
-        reply_end_chunk(r, false);
-    }
-}
 
 static void put_delta(strbuf *out, reply_choice *c)
 {
@@ -128,14 +90,14 @@ static void put_delta(strbuf *out, reply_choice *c)
 
 static void put_chunk(reply *r, int32_t i, const char *finish)
 {
-    reply_choice *c = &r->choices[i];
-    reply_begin_chunk(r);
+    reply_choice *c = choices_get(r, i);
+    choices_begin_chunk(r);
     strbuf_printf(&r->out, "{\"index\": %d, ", i);
     put_delta(&r->out, c);
     strbuf_puts(&r->out, ", ");
-    reply_put_finish(&r->out, finish);
+    choices_put_finish(&r->out, finish);
     strbuf_putc(&r->out, '}');
-    reply_end_chunk(r, finish && r->n_finished == job_n_choices(r->job));
+    choices_end_chunk(r, finish && r->n_finished == job_n_choices(r->job));
     strbuf_clear(&c->reasoning);
     strbuf_clear(&c->content);
     strbuf_clear(&c->calls);
@@ -144,7 +106,7 @@ static void put_chunk(reply *r, int32_t i, const char *finish)
 
 static void flush(reply *r, int32_t i)
 {
-    reply_choice *c = &r->choices[i];
+    reply_choice *c = choices_get(r, i);
     if (c->reasoning.n + c->content.n + c->calls.n + c->logprobs.n > 0) put_chunk(r, i, NULL);
     if (c->finish) put_chunk(r, i, c->finish);
     c->finish = NULL;
@@ -154,7 +116,7 @@ static void flush(reply *r, int32_t i)
 
 static void write_choice(reply *r, int32_t i)
 {
-    reply_choice *c = &r->choices[i];
+    reply_choice *c = choices_get(r, i);
     strbuf *out = &r->out;
     close_call(c);
     strbuf_printf(out, "{\"index\": %d, \"message\": {\"role\": \"assistant\", \"content\": ", i);
@@ -175,17 +137,44 @@ static void write_choice(reply *r, int32_t i)
     else
         strbuf_puts(out, "null");
     strbuf_puts(out, ", ");
-    reply_put_finish(out, c->finish);
+    choices_put_finish(out, c->finish);
     strbuf_putc(out, '}');
+}
+
+static const choices_format format = {
+    .object = "chat.completion",
+    .chunk_object = "chat.completion.chunk",
+    .head = "\"service_tier\": \"default\", ",
+    .add = add,
+    .flush = flush,
+    .write_choice = write_choice,
+};
+
+/* An own chunk for who the message is from: it can go out before anything has been computed. */
+static bool start(reply *r)
+{
+    if (!choices_start(r, &format)) return false;
+    for (int32_t i = 0; r->job->request.stream && i < job_n_choices(r->job); i++) {
+        choices_begin_chunk(r);
+        strbuf_printf(&r->out,
+                      "{\"index\": %d, \"delta\": {\"role\": \"assistant\", \"content\": \"\", "
+                      "\"refusal\": null}, "
+                      "\"logprobs\": null, \"finish_reason\": null}",
+                      i);
+        choices_end_chunk(r, false);
+    }
+    return true;
 }
 
 const reply_format reply_chat = {
     .id_prefix = "chatcmpl-",
-    .object = "chat.completion",
-    .chunk_object = "chat.completion.chunk",
-    .head = "\"service_tier\": \"default\", ",
     .start = start,
-    .add = add,
-    .flush = flush,
-    .write_choice = write_choice,
+    .free_state = choices_free,
+    .add = choices_add,
+    .finish = choices_finish,
+    .flush = choices_flush,
+    .progress = choices_progress,
+    .end_stream = choices_end_stream,
+    .write_whole = choices_write_whole,
+    .n_held = choices_n_held,
 };

@@ -1,5 +1,5 @@
 /* text_completion. */
-#include "server/reply.h"
+#include "server/reply_choices.h"
 
 #include <string.h>
 
@@ -71,27 +71,9 @@ static void add(reply *r, reply_choice *c, const event *e, const char *text)
     if (e->kind == EVENT_TOKEN) add_token(r, c, &r->batch.tokens[e->a]);
 }
 
-/* With echo, each choice begins with its prompt. */
-static void start(reply *r)
-{
-    const job_request *request = &r->job->request;
-    for (int32_t i = 0; request->echo && i < job_n_choices(r->job); i++) {
-        const calla_tokens *tokens = &r->job->prompts[i / request->n].tokens;
-        calla_text text;
-        if (calla_tokenizer_decode(r->vocabulary->tokenizer, tokens->ids, tokens->n, false, &text,
-                                   NULL) != CALLA_OK) {
-            r->out.failed = true;
-            return;
-        }
-        strbuf_append(&r->choices[i].content, text.data, text.n_bytes);
-        r->choices[i].n_characters = count_characters(&text);
-        calla_text_free(&text);
-    }
-}
-
 static void put_choice(reply *r, int32_t i, const char *finish)
 {
-    reply_choice *c = &r->choices[i];
+    reply_choice *c = choices_get(r, i);
     strbuf *out = &r->out;
     strbuf_puts(out, "{\"text\": ");
     reply_put_string(out, &c->content);
@@ -105,17 +87,17 @@ static void put_choice(reply *r, int32_t i, const char *finish)
     else
         strbuf_puts(out, "null");
     strbuf_puts(out, ", ");
-    reply_put_finish(out, finish);
+    choices_put_finish(out, finish);
     strbuf_putc(out, '}');
 }
 
 static void flush(reply *r, int32_t i)
 {
-    reply_choice *c = &r->choices[i];
+    reply_choice *c = choices_get(r, i);
     if (c->content.n + c->logprobs.n == 0 && !c->finish) return;
-    reply_begin_chunk(r);
+    choices_begin_chunk(r);
     put_choice(r, i, c->finish);
-    reply_end_chunk(r, c->finish && r->n_finished == job_n_choices(r->job));
+    choices_end_chunk(r, c->finish && r->n_finished == job_n_choices(r->job));
     strbuf_clear(&c->content);
     strbuf_clear(&c->logprobs);
     for (size_t k = 0; k < sizeof c->extra / sizeof *c->extra; k++) strbuf_clear(&c->extra[k]);
@@ -124,16 +106,48 @@ static void flush(reply *r, int32_t i)
 
 static void write_choice(reply *r, int32_t i)
 {
-    put_choice(r, i, r->choices[i].finish);
+    put_choice(r, i, choices_get(r, i)->finish);
+}
+
+static const choices_format format = {
+    .object = "text_completion",
+    .chunk_object = "text_completion",
+    .head = "",
+    .add = add,
+    .flush = flush,
+    .write_choice = write_choice,
+};
+
+/* With echo, each choice begins with its prompt. */
+static bool start(reply *r)
+{
+    const job_request *request = &r->job->request;
+    if (!choices_start(r, &format)) return false;
+    for (int32_t i = 0; request->echo && i < job_n_choices(r->job); i++) {
+        const calla_tokens *tokens = &r->job->prompts[i / request->n].tokens;
+        calla_text text;
+        if (calla_tokenizer_decode(r->vocabulary->tokenizer, tokens->ids, tokens->n, false, &text,
+                                   NULL) != CALLA_OK) {
+            choices_free(r);
+            return false;
+        }
+        reply_choice *c = choices_get(r, i);
+        strbuf_append(&c->content, text.data, text.n_bytes);
+        c->n_characters = count_characters(&text);
+        calla_text_free(&text);
+    }
+    return true;
 }
 
 const reply_format reply_completion = {
     .id_prefix = "cmpl-",
-    .object = "text_completion",
-    .chunk_object = "text_completion",
-    .head = "",
     .start = start,
-    .add = add,
-    .flush = flush,
-    .write_choice = write_choice,
+    .free_state = choices_free,
+    .add = choices_add,
+    .finish = choices_finish,
+    .flush = choices_flush,
+    .progress = choices_progress,
+    .end_stream = choices_end_stream,
+    .write_whole = choices_write_whole,
+    .n_held = choices_n_held,
 };

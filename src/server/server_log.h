@@ -13,7 +13,7 @@ typedef struct server_log {
 } server_log;
 
 /* "TIME event name=value ..." or {"time", "event", ...}. Takes over `fields`, an object of numbers,
- * strings and booleans; NULL (no memory) writes nothing. */
+ * strings, booleans and lists of them; NULL (no memory) writes nothing. */
 void server_log_put(const server_log *log, const char *event, json_t *fields);
 /* A string for it from bytes that may not be UTF-8: then all but ASCII is written as "<ff>". NULL:
  * no memory. */

@@ -18,31 +18,63 @@ typedef struct wire_defaults {
     bool keep_billing_line; /* see wire_chat.c */
 } wire_defaults;
 
-/* Read a body into *r, which is zero. On failure *r may be half filled; it is freed with its job
- * either way. r->body is the caller's to set before: a reference to the same body. */
+/* One reader an endpoint: a body into *r, which is zero. On failure *r may be half filled; it is
+ * freed with its job either way. r->body is the caller's to set before: a reference to the same
+ * body. */
 bool wire_read_chat(json_t *body, const wire_defaults *d, job_request *r, api_error *e);
+bool wire_read_responses(json_t *body, const wire_defaults *d, job_request *r, api_error *e);
 bool wire_read_completion(json_t *body, const wire_defaults *d, job_request *r, api_error *e);
 
-/* What both have in common, for the two of them. */
+/* ---- for the readers: what they have in common ---- */
+
 typedef struct wire_reader {
     job_request *r;
     const wire_defaults *d;
     int64_t max_tokens, max_completion_tokens, n_top_logprobs; /* -1 = absent */
-    bool has_logprobs, has_stream_options, has_seed;
+    bool has_stream_options, has_seed;
     int64_t thinking_budget, effort_budget; /* -1 = no limit, -2 = not said */
     int thinking, effort_thinking;          /* 1, 0, -1 = not said */
     const char *tool_choice_name;           /* named by tool_choice */
-    const char *format;                     /* response_format.type, or NULL */
+    const json_t *allowed_tools;            /* array of {"name"}: the only ones to be called */
+    const json_t *flat_tools;               /* the list r->tools was made of, if it has that form */
+    const char *format;                     /* of the answer: a type, or NULL */
     const json_t *format_schema;
-    json_t *prompt; /* of completions */
+    const char *schema_place; /* what the schema is called in errors */
+    const json_t *input;      /* of responses */
+    const char *instructions; /* the same; or NULL */
+    const json_t *prompt;     /* of completions */
 } wire_reader;
-extern const field wire_common_fields[];
 void wire_reader_init(wire_reader *w, job_request *r, const wire_defaults *d);
-/* After all fields: what depends on several of them. */
-bool wire_finish_common(wire_reader *w, api_error *e);
 
-/* Checks the messages and tools of a chat request. */
-bool wire_check_messages(json_t *messages, bool keep_billing_line, api_error *e);
+/* Fields that all have; those of the endpoints that answer with choices; and where reasoning is
+ * switched. `into` is the reader for these and for all wire_read_*. */
+extern const field wire_shared_fields[], wire_choices_fields[], wire_thinking_fields[];
+field_read_fn wire_read_effort, wire_read_preserve, wire_read_include_progress,
+    wire_read_parallel_calls, wire_read_choice_word, wire_read_function_name,
+    wire_read_top_logprobs, wire_read_max_completion, wire_read_format_type, wire_read_schema,
+    wire_read_verbosity;
+/* What changes nothing: a boolean, a string (NUL allowed), the type "function", anything. */
+field_read_fn wire_ignore_bool, wire_check_string, wire_check_function_type, wire_ignore;
+
+/* After all fields: what depends on several of them. The second for conversations. */
+bool wire_finish_common(wire_reader *w, api_error *e);
+bool wire_finish_chat(wire_reader *w, api_error *e);
+
+/* Checks the messages of a chat request; and takes lines about billing out of system messages, see
+ * wire_chat.c. */
+bool wire_check_messages(json_t *messages, api_error *e);
+void wire_drop_billing_lines(json_t *messages);
+/* Makes messages (a new reference) of the items of a Responses request: a text, or an array. */
+bool wire_read_input(const json_t *input, const char *instructions, json_t **messages,
+                     api_error *e);
+
+/* Checks the tools of a chat request. */
 bool wire_check_tools(const json_t *tools, api_error *e);
+/* Makes the same form (a new reference, an array) of functions in the flat form; the types of the
+ * other tools there are come into *ignored (array of strings, each once). */
+bool wire_read_flat_tools(const json_t *value, json_t **tools, json_t **ignored, api_error *e);
+/* tool_choice against the tools there are; and the grammar of calls, where they are held to one. */
+bool wire_check_tool_choice(const wire_reader *w, api_error *e);
+bool wire_make_calls(const wire_reader *w, api_error *e);
 
 #endif

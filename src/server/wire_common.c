@@ -1,4 +1,4 @@
-/* The fields that chat and text completions share. */
+/* The fields that endpoints share. */
 #include "server/wire.h"
 
 #include "engine/sampler.h"
@@ -115,7 +115,7 @@ static bool read_max_tokens(const json_t *value, const char *name, void *into, a
     return field_int(value, name, w->r->chat ? 1 : 0, INT32_MAX, &w->max_tokens, e);
 }
 
-static bool read_max_completion(const json_t *value, const char *name, void *into, api_error *e)
+bool wire_read_max_completion(const json_t *value, const char *name, void *into, api_error *e)
 {
     return field_int(value, name, 1, INT32_MAX, &((wire_reader *)into)->max_completion_tokens, e);
 }
@@ -160,24 +160,18 @@ static bool read_include_usage(const json_t *value, const char *name, void *into
     return field_bool(value, name, &((wire_reader *)into)->r->include_usage, e);
 }
 
-static bool read_include_progress(const json_t *value, const char *name, void *into, api_error *e)
+bool wire_read_include_progress(const json_t *value, const char *name, void *into, api_error *e)
 {
     return field_bool(value, name, &((wire_reader *)into)->r->include_progress, e);
-}
-
-/* Asked for by some clients: padding against guessing lengths. There is none without TLS. */
-static bool read_obfuscation(const json_t *value, const char *name, void *into, api_error *e)
-{
-    bool on;
-    (void)into;
-    return field_bool(value, name, &on, e);
 }
 
 static bool read_stream_options(const json_t *value, const char *name, void *into, api_error *e)
 {
     static const field fields[] = {{"include_usage", read_include_usage},
-                                   {"include_progress", read_include_progress},
-                                   {"include_obfuscation", read_obfuscation},
+                                   {"include_progress", wire_read_include_progress},
+                                   /* Padding against guessing lengths, which there is none of
+                                      without TLS. */
+                                   {"include_obfuscation", wire_ignore_bool},
                                    {0}};
     static const field *const lists[] = {fields, NULL};
     (void)name;
@@ -186,6 +180,33 @@ static bool read_stream_options(const json_t *value, const char *name, void *int
 }
 
 /* ---- fields without effect ---- */
+
+bool wire_ignore_bool(const json_t *value, const char *name, void *into, api_error *e)
+{
+    bool on;
+    (void)into;
+    return field_bool(value, name, &on, e);
+}
+
+bool wire_check_string(const json_t *value, const char *name, void *into, api_error *e)
+{
+    (void)into;
+    if (json_is_string(value)) return true;
+    return api_invalid(e, name, "%s must be a string, not %s", name, json_kind_name(value));
+}
+
+bool wire_check_function_type(const json_t *value, const char *name, void *into, api_error *e)
+{
+    (void)into;
+    if (json_is_text(value, "function")) return true;
+    return api_fail(e, 400, name, "unsupported_value", "%s: only \"function\" is supported", name);
+}
+
+bool wire_ignore(const json_t *value, const char *name, void *into, api_error *e)
+{
+    (void)value, (void)name, (void)into, (void)e;
+    return true;
+}
 
 static bool read_user(const json_t *value, const char *name, void *into, api_error *e)
 {
@@ -206,7 +227,7 @@ static bool read_service_tier(const json_t *value, const char *name, void *into,
     return api_invalid(e, name, "%s must be \"auto\" or \"default\"", name);
 }
 
-const field wire_common_fields[] = {
+const field wire_shared_fields[] = {
     {"model", read_model},
     {"temperature", read_temperature},
     {"top_p", read_top_p},
@@ -217,19 +238,23 @@ const field wire_common_fields[] = {
     {"repetition_penalty", read_repetition},
     {"seed", read_seed},
     {"logit_bias", read_logit_bias},
-    {"max_tokens", read_max_tokens},
-    {"n", read_n},
     {"stop", read_stop},
     {"stream", read_stream},
-    {"stream_options", read_stream_options},
     {"user", read_user},
     {"safety_identifier", field_ignore_string},
     {"prompt_cache_key", field_ignore_string},
     {"prompt_cache_retention", field_ignore_string},
     {"metadata", field_ignore_object},
-    {"store", read_store},
     {"service_tier", read_service_tier},
-    {"max_completion_tokens", read_max_completion},
+    {0},
+};
+
+const field wire_choices_fields[] = {
+    {"max_tokens", read_max_tokens},
+    {"max_completion_tokens", wire_read_max_completion},
+    {"n", read_n},
+    {"stream_options", read_stream_options},
+    {"store", read_store},
     {0},
 };
 

@@ -5,7 +5,7 @@ static bool read_prompt(const json_t *value, const char *name, void *into, api_e
 {
     (void)name;
     (void)e;
-    ((wire_reader *)into)->prompt = (json_t *)value;
+    ((wire_reader *)into)->prompt = value;
     return true;
 }
 
@@ -37,10 +37,12 @@ static const field completion_fields[] = {
 
 bool wire_read_completion(json_t *body, const wire_defaults *d, job_request *r, api_error *e)
 {
-    static const field *const lists[] = {wire_common_fields, completion_fields, NULL};
+    static const field *const lists[] = {wire_shared_fields, wire_choices_fields, completion_fields,
+                                         NULL};
     wire_reader w;
     wire_reader_init(&w, r, d);
     r->thinking_budget = -1;
+    r->input_name = "prompt";
     if (!fields_read(body, "", lists, &w, e)) return false;
     if (!w.prompt) return api_invalid(e, "prompt", "prompt is missing");
     if (r->echo && r->logprobs)

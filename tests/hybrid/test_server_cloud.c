@@ -92,6 +92,11 @@ static void test_two_servers(void **state)
         expect_made(&a, "cloud");
         assert_string_equal(content_of(&a), content_of(&local)); /* the same model, over there */
         answer_clear(&a);
+        /* Not checked there, so not sent. */
+        a = client_post(s, 400, "/v1/responses", "{s:s, s:s}", "model", names[i], "input", "Hi");
+        assert_string_equal(text_at(a.json, "error.param"), "model");
+        assert_non_null(strstr(text_at(a.json, "error.message"), "/v1/chat/completions only"));
+        answer_clear(&a);
     }
     json_t *body = ask("hybrid", "What is a river?");
     json_object_set_new(body, "stream", json_true());

@@ -11,6 +11,7 @@ import openai
 import pydantic
 from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response, ResponseStreamEvent
 
 try:
     import jsonschema
@@ -270,6 +271,190 @@ def test_structured_against_jsonschema():
             )
             assert answer.choices[0].finish_reason == "stop"
             jsonschema.validate(json.loads(answer.choices[0].message.content), schema)
+
+
+FLAT_TOOLS = [{"type": "function", "strict": False, **t["function"]} for t in TOOLS]
+
+
+def respond(question, **options):
+    return client.responses.create(model="tiny", input=question, temperature=0, **options)
+
+
+def test_responses():
+    answer = respond("What is a river?", instructions="You are a dictionary.")
+    assert answer.status == "completed" and answer.error is None and answer.store is False
+    assert [item.type for item in answer.output] == ["reasoning", "message"]
+    assert answer.output[0].content[0].text and answer.output[0].summary == []
+    assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
+    assert answer.usage.output_tokens_details.reasoning_tokens > 5
+    answer = respond(RIVER)
+    assert answer.output_text == ANSWER
+    again = respond(RIVER, store=True)
+    assert again.usage.input_tokens_details.cached_tokens == again.usage.input_tokens
+    count = client.responses.input_tokens.count(model="tiny", input=RIVER)
+    assert count.input_tokens == answer.usage.input_tokens
+    answer = respond(RIVER, reasoning={"effort": "none"})
+    assert [item.type for item in answer.output] == ["message"]
+    answer = respond(RIVER, max_output_tokens=40)
+    assert answer.status == "incomplete"
+    assert answer.incomplete_details.reason == "max_output_tokens"
+    assert answer.output[1].status == "incomplete" and ANSWER.startswith(answer.output_text)
+
+
+def test_responses_streaming():
+    with client.responses.stream(model="tiny", input="What is a river?", temperature=0) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    assert final.output_text == ANSWER
+    assert [e.sequence_number for e in events] == list(range(len(events)))
+    types = [e.type for e in events]
+    assert types[:2] == ["response.created", "response.in_progress"]
+    assert types[-1] == "response.completed"
+    text = "".join(e.delta for e in events if e.type == "response.output_text.delta")
+    thought = "".join(e.delta for e in events if e.type == "response.reasoning_text.delta")
+    assert text == ANSWER and thought == final.output[0].content[0].text
+    for event in respond(RIVER, stream=True, max_output_tokens=3):
+        last = event
+    assert last.type == "response.incomplete"
+
+
+def test_responses_tool_loop():
+    """All that came goes back, as the client made it; and the same without the reasoning."""
+    history = list(WEATHER)
+    answer = client.responses.create(
+        model="tiny", input=history, tools=FLAT_TOOLS, temperature=0, store=False,
+        include=["reasoning.encrypted_content"],
+    )
+    calls = [item for item in answer.output if item.type == "function_call"]
+    assert [c.name for c in calls] == ["get_weather"]
+    assert json.loads(calls[0].arguments) == {"city": "Paris"}
+    output = {"type": "function_call_output", "call_id": calls[0].call_id,
+              "output": "sunny, 21 degrees"}
+    first = respond(history + answer.output + [output], tools=FLAT_TOOLS)
+    assert "sunny" in first.output_text
+    known = answer.usage.input_tokens + answer.usage.output_tokens
+    assert first.usage.input_tokens_details.cached_tokens >= known - 2
+    second = respond(history + calls + [output], tools=FLAT_TOOLS)
+    assert second.output_text == first.output_text
+    assert second.usage.input_tokens == first.usage.input_tokens
+    # The same conversation as a chat is the same prompt.
+    call = {"id": calls[0].call_id, "type": "function",
+            "function": {"name": "get_weather", "arguments": calls[0].arguments}}
+    chat = create(WEATHER + [{"role": "assistant", "content": None, "tool_calls": [call]},
+                             {"role": "tool", "tool_call_id": call["id"],
+                              "content": "sunny, 21 degrees"}], tools=TOOLS)
+    assert chat.usage.prompt_tokens == first.usage.input_tokens
+    assert chat.usage.prompt_tokens_details.cached_tokens == chat.usage.prompt_tokens
+    assert chat.choices[0].message.content == first.output_text
+
+
+def test_responses_streamed_tools():
+    arguments, done = "", None
+    for event in respond(WEATHER, tools=FLAT_TOOLS + [{"type": "web_search"}], stream=True):
+        if event.type == "response.function_call_arguments.delta":
+            arguments += event.delta
+        if event.type == "response.output_item.done" and event.item.type == "function_call":
+            done = event.item
+    assert json.loads(arguments) == {"city": "Paris"} and done.arguments == arguments
+    assert event.response.model_extra["calla"] == {"ignored_tools": ["web_search"]}
+
+
+def test_responses_tool_choice():
+    def called(**options):
+        answer = respond(RIVER, tools=FLAT_TOOLS, **options)
+        return [item.name for item in answer.output if item.type == "function_call"]
+
+    assert len(called(tool_choice="required", parallel_tool_calls=False)) == 1
+    assert called(tool_choice={"type": "function", "name": "get_time"}) == ["get_time"]
+    only = {"type": "allowed_tools", "mode": "required",
+            "tools": [{"type": "function", "name": "get_time"}]}
+    assert set(called(tool_choice=only)) == {"get_time"}
+    answer = respond(WEATHER, tools=FLAT_TOOLS, tool_choice="none")
+    assert all(item.type != "function_call" for item in answer.output)
+
+
+def test_responses_parallel_tools():
+    """Several calls in the history, with their results as texts and as parts."""
+    calls = [
+        {"type": "function_call", "call_id": f"call_{i}", "name": "get_weather",
+         "arguments": json.dumps({"city": city})}
+        for i, city in enumerate(["Paris", "Rome"])
+    ]
+    results = [
+        {"type": "function_call_output", "call_id": "call_0", "output": "sunny, 21 degrees"},
+        {"type": "function_call_output", "call_id": "call_1",
+         "output": [{"type": "input_text", "text": "sunny, 21 degrees"}]},
+    ]
+    assert respond(WEATHER + calls + results, tools=FLAT_TOOLS).output_text
+
+
+def test_responses_parse():
+    for seed in range(3):
+        answer = client.responses.parse(
+            model="tiny", input="What is a river?", text_format=Place, temperature=1,
+            max_output_tokens=1200, extra_body={"seed": seed},
+        )
+        if answer.status == "incomplete":
+            continue
+        place = answer.output_parsed
+        assert isinstance(place, Place) and place.length_km <= 9999 and 0 < place.depth < 100
+    answer = respond("Give me JSON.", text={"format": {"type": "json_object"}},
+                     max_output_tokens=400)
+    assert answer.output_text.startswith("{")
+
+
+def test_responses_logprobs():
+    answer = respond(RIVER, include=["message.output_text.logprobs"], top_logprobs=2)
+    tokens = answer.output[1].content[0].logprobs
+    assert "".join(t.token for t in tokens) == ANSWER
+    assert all(len(t.top_logprobs) == 2 and t.logprob <= 0 for t in tokens)
+
+
+def test_responses_to_the_letter():
+    """As the client's own types have them, without its leniency."""
+    event_type = pydantic.TypeAdapter(ResponseStreamEvent)
+    requests = [
+        {"input": RIVER, "include": ["message.output_text.logprobs"], "top_logprobs": 2},
+        {"input": WEATHER, "tools": FLAT_TOOLS, "instructions": "Be short.",
+         "reasoning": {"effort": "high", "summary": "auto"}, "metadata": {"a": "b"}},
+        {"input": RIVER, "max_output_tokens": 5},
+        {"input": RIVER, "max_output_tokens": 50, "text": {"format": {
+            "type": "json_schema", "name": "it", "schema": {"type": "object"}}}},
+    ]
+    for request in requests:
+        raw = client.responses.with_raw_response.create(model="tiny", temperature=0, **request)
+        Response.model_validate_json(raw.text, strict=True)
+        raw = client.responses.with_raw_response.create(
+            model="tiny", temperature=0, stream=True, **request
+        )
+        raw.http_response.read()
+        for event in raw.http_response.text.strip().split("\n\n"):
+            name, data = event.split("\n")
+            parsed = event_type.validate_json(data.removeprefix("data: "), strict=True)
+            assert name == f"event: {parsed.type}"
+
+
+def test_responses_errors():
+    def refused(param, **options):
+        return expect(openai.BadRequestError, 400, param, lambda: respond(RIVER, **options))
+
+    e = refused("previous_response_id", previous_response_id="resp_1")
+    assert "stores no" in e.message
+    refused("conversation", conversation="conv_1")
+    refused("background", background=True)
+    refused("truncation", truncation="auto")
+    refused("include[0]", include=["file_search_call.results"])
+    refused("text.format.schema.not", text={"format": {
+        "type": "json_schema", "name": "it", "schema": {"not": {}}}})
+    expect(openai.BadRequestError, 400, "input[0].content[0].type", lambda: respond(
+        [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]))
+    e = expect(openai.BadRequestError, 400, "input", lambda: respond("word " * 4000))
+    assert e.code == "context_length_exceeded" and "maximum context length is 2048" in e.message
+    e = expect(openai.NotFoundError, 404, None, lambda: client.responses.retrieve("resp_1"))
+    assert "stores none" in e.message
+    expect(openai.NotFoundError, 404, None, lambda: client.responses.delete("resp_1"))
+    expect(openai.NotFoundError, 404, "model", lambda: client.responses.create(
+        model="other", input="Hi"))
 
 
 def raw_events(response):

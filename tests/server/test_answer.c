@@ -1,105 +1,20 @@
 /* Tokens to events: the same whatever tokens a text came in; stop texts; log-probabilities. And the
  * rules for tokens, and what is remembered of answers. */
 #include "server/answer.h"
+#include "server/feed.h"
 #include "server/guide.h"
 #include "server/replay.h"
 #include "server/reply.h"
-#include "support/support.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static calla_tokenizer *tokenizer;
-static vocabulary words;
-static int32_t byte_tokens[256];
 static calla_error err;
-
-static int setup(void **state)
-{
-    (void)state;
-    assert_ok(calla_tokenizer_open(CALLA_SOURCE_DIR "/models/tiny", &tokenizer, &err), &err);
-    assert_ok(vocabulary_init(&words, tokenizer, 4096, &err), &err);
-    for (int32_t id = 0; id < words.n_tokens; id++) {
-        size_t n;
-        const char *bytes = calla_tokenizer_bytes(tokenizer, id, &n);
-        if (n == 1) byte_tokens[(unsigned char)*bytes] = id;
-    }
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    vocabulary_close(&words);
-    calla_tokenizer_close(tokenizer);
-    return 0;
-}
 
 /* ---- answers ---- */
 
-static const char thinking_prompt[] =
-    "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n";
-
-typedef struct fixture {
-    job *job;
-    job_prompt prompt;
-    answer answer;
-} fixture;
-
-static void begin(fixture *f, const job_request *request)
-{
-    f->job = job_create(&err);
-    assert_non_null(f->job);
-    f->job->request = *request;
-    json_incref(request->tools);
-    f->prompt = (job_prompt){0};
-    if (request->chat)
-        f->prompt.rendered.text = (calla_text){strdup(thinking_prompt), sizeof thinking_prompt - 1};
-    assert_ok(answer_init(&f->answer, &words, f->job, &f->prompt, 0, &err), &err);
-}
-
-static void end(fixture *f)
-{
-    answer_deinit(&f->answer);
-    calla_prompt_free(&f->prompt.rendered);
-    json_decref(f->job->request.tools);
-    job_free(f->job);
-}
-
-static void push(fixture *f, int32_t token)
-{
-    if (f->answer.stopped) return;
-    calla_sampled sampled = {.token = token, .logprob = -0.5f};
-    assert_ok(answer_push(&f->answer, &sampled, &err), &err);
-}
-
-static void push_text(fixture *f, const char *text, size_t n)
-{
-    calla_tokens tokens;
-    assert_ok(calla_tokenizer_encode(tokenizer, text, n, NULL, 0, &tokens, &err), &err);
-    for (int64_t i = 0; i < tokens.n; i++) push(f, tokens.ids[i]);
-    calla_tokens_free(&tokens);
-}
-
-/* In random pieces: tokens of a few bytes of text, or the bytes of a part one by one. */
-static void push_randomly(fixture *f, const char *text)
-{
-    size_t n_left = strlen(text);
-    while (n_left > 0) {
-        size_t n = 1 + (size_t)rand() % 12;
-        if (n > n_left) n = n_left;
-        while (n < n_left && ((unsigned char)text[n] & 0xc0) == 0x80) n++;
-        if (rand() % 3 == 0)
-            for (size_t i = 0; i < n; i++) push(f, byte_tokens[(unsigned char)text[i]]);
-        else
-            push_text(f, text, n);
-        text += n;
-        n_left -= n;
-    }
-}
-
 /* The events as text, consecutive pieces joined. */
-static char *events(fixture *f)
+static char *events(feed *f)
 {
     event_batch batch = {0};
     strbuf out = {0};
@@ -139,18 +54,18 @@ static void events_do_not_depend_on_the_tokens(void **state)
         for (int stop = 0; stop < 3; stop++) {
             job_request request = {.chat = true, .tools = tools, .n_stops = stop};
             request.stops[0] = "END", request.stops[1] = "ve \xe4\xbd\xa0";
-            fixture f;
-            begin(&f, &request);
-            push_text(&f, texts[i], strlen(texts[i]));
+            feed f;
+            feed_begin(&f, &request);
+            feed_text(&f, texts[i], strlen(texts[i]));
             char *expected = events(&f);
-            end(&f);
+            feed_end(&f);
             for (int round = 0; round < 60; round++) {
-                begin(&f, &request);
-                push_randomly(&f, texts[i]);
+                feed_begin(&f, &request);
+                feed_randomly(&f, texts[i]);
                 char *got = events(&f);
                 assert_string_equal(got, expected);
                 free(got);
-                end(&f);
+                feed_end(&f);
             }
             free(expected);
         }
@@ -163,12 +78,12 @@ static void as_little_as_possible_is_held_back(void **state)
 {
     (void)state;
     job_request request = {.n_stops = 2, .stops = {"abcd", "xyz"}};
-    fixture f;
-    begin(&f, &request);
+    feed f;
+    feed_begin(&f, &request);
     static const char text[] = "1abxab2abcx3xy4xyabcd5";
     static const size_t held[] = {0, 1, 2, 1, 1, 2, 0, 1, 2, 3, 1, 0, 1, 2, 0, 1, 2, 1, 2, 3, 0, 0};
     for (size_t i = 0; i + 1 < sizeof text; i++) {
-        push(&f, byte_tokens[(unsigned char)text[i]]);
+        feed_token(&f, feed_bytes[(unsigned char)text[i]]);
         if (f.answer.stopped) {
             assert_int_equal(i, 20);
             break;
@@ -178,28 +93,28 @@ static void as_little_as_possible_is_held_back(void **state)
     char *got = events(&f);
     assert_string_equal(got, "2/0[1abxab2abcx3xy4xy]");
     free(got);
-    end(&f);
+    feed_end(&f);
 }
 
 static void broken_characters_are_replaced(void **state)
 {
     (void)state;
     for (int chat = 0; chat < 2; chat++) {
-        fixture f;
-        begin(&f, &(job_request){.chat = chat});
-        if (chat) push_text(&f, "x\n</think>\n\n", 12);
-        push(&f, byte_tokens['a']);
-        push(&f, byte_tokens[0xe2]);
-        push(&f, byte_tokens[0x82]);
-        push(&f, byte_tokens['b']);
-        push(&f, byte_tokens[0xf0]);
+        feed f;
+        feed_begin(&f, &(job_request){.chat = chat});
+        if (chat) feed_text(&f, "x\n</think>\n\n", 12);
+        feed_token(&f, feed_bytes['a']);
+        feed_token(&f, feed_bytes[0xe2]);
+        feed_token(&f, feed_bytes[0x82]);
+        feed_token(&f, feed_bytes['b']);
+        feed_token(&f, feed_bytes[0xf0]);
         char *got = events(&f);
         assert_string_equal(got, chat ? "1/0[x]2/0[a\xef\xbf\xbd"
                                         "b\xef\xbf\xbd]"
                                       : "2/0[a\xef\xbf\xbd"
                                         "b\xef\xbf\xbd]");
         free(got);
-        end(&f);
+        feed_end(&f);
     }
 }
 
@@ -210,13 +125,13 @@ static void log_probabilities_are_those_of_the_content(void **state)
     srand(5);
     for (int round = 0; round < 100; round++) {
         job_request request = {.chat = true, .logprobs = true, .n_stops = 1, .stops = {"STOP"}};
-        fixture f;
-        begin(&f, &request);
-        push_randomly(&f, "I think.\n</think>\n\n");
+        feed f;
+        feed_begin(&f, &request);
+        feed_randomly(&f, "I think.\n</think>\n\n");
         size_t n_before = f.answer.n_held;
         assert_int_equal(n_before, 0);
-        push_randomly(&f, "Some S words ST here. ");
-        push_randomly(&f, "STOP this");
+        feed_randomly(&f, "Some S words ST here. ");
+        feed_randomly(&f, "STOP this");
         assert_true(f.answer.stopped);
         event_batch batch = {0};
         strbuf text = {0}, content = {0};
@@ -229,7 +144,8 @@ static void log_probabilities_are_those_of_the_content(void **state)
                 strbuf_append(&content, batch.text.data + e->offset, e->n_bytes);
             if (e->kind != EVENT_TOKEN) continue;
             size_t n;
-            const char *bytes = calla_tokenizer_bytes(tokenizer, batch.tokens[e->a].token, &n);
+            const char *bytes =
+                calla_tokenizer_bytes(feed_words.tokenizer, batch.tokens[e->a].token, &n);
             strbuf_append(&text, bytes, n);
         }
         assert_string_equal(content.data, "Some S words ST here. ");
@@ -239,7 +155,7 @@ static void log_probabilities_are_those_of_the_content(void **state)
         strbuf_free(&text);
         strbuf_free(&content);
         event_batch_free(&batch);
-        end(&f);
+        feed_end(&f);
     }
 }
 
@@ -253,7 +169,7 @@ static bool allows(const uint32_t *mask, int32_t token)
 static int32_t count(const uint32_t *mask)
 {
     int32_t n = 0;
-    for (int32_t i = 0; i < words.n_tokens; i++) n += allows(mask, i);
+    for (int32_t i = 0; i < feed_words.n_tokens; i++) n += allows(mask, i);
     return n;
 }
 
@@ -275,12 +191,12 @@ static void follow_any(guide *g, strbuf *text)
 {
     for (;;) {
         const uint32_t *mask = guide_mask(g);
-        int32_t token = rand() % words.n_tokens;
+        int32_t token = rand() % feed_words.n_tokens;
         size_t n;
         assert_true(count(mask) >= 1);
-        while (!allows(mask, token)) token = (token + 1) % words.n_tokens;
-        if (calla_tokenizer_is_stop(tokenizer, token)) return;
-        const char *bytes = calla_tokenizer_bytes(tokenizer, token, &n);
+        while (!allows(mask, token)) token = (token + 1) % feed_words.n_tokens;
+        if (calla_tokenizer_is_stop(feed_words.tokenizer, token)) return;
+        const char *bytes = calla_tokenizer_bytes(feed_words.tokenizer, token, &n);
         strbuf_append(text, bytes, n);
         guide_accept(g, token, false);
     }
@@ -310,7 +226,7 @@ static void calls_are_forced_token_by_token(void **state)
     for (int round = 0; round < 40; round++) {
         guide g;
         strbuf text = {0};
-        assert_ok(guide_init(&g, &words, false, -1, &err), &err);
+        assert_ok(guide_init(&g, &feed_words, false, -1, &err), &err);
         assert_ok(guide_add_calls(&g, calls, true, &err), &err);
         follow_any(&g, &text);
         const char *at = text.data;
@@ -331,13 +247,13 @@ static void a_call_that_begins_is_held_to_its_form(void **state)
     grammar *calls = calls_of(names, 1);
     guide g;
     strbuf text = {0};
-    assert_ok(guide_init(&g, &words, false, -1, &err), &err);
+    assert_ok(guide_init(&g, &feed_words, false, -1, &err), &err);
     assert_ok(guide_add_calls(&g, calls, false, &err), &err);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(count(guide_mask(&g)), words.n_tokens);
-        guide_accept(&g, byte_tokens['<'], false);
+        assert_int_equal(count(guide_mask(&g)), feed_words.n_tokens);
+        guide_accept(&g, feed_bytes['<'], false);
     }
-    guide_accept(&g, words.tool_call, false);
+    guide_accept(&g, feed_words.tool_call, false);
     strbuf_puts(&text, "<tool_call>");
     follow_any(&g, &text);
     const char *at = text.data;
@@ -352,19 +268,19 @@ static void reasoning_comes_before_the_rules(void **state)
     (void)state;
     static const char *const names[] = {"f"};
     guide g;
-    assert_ok(guide_init(&g, &words, true, 2, &err), &err);
+    assert_ok(guide_init(&g, &feed_words, true, 2, &err), &err);
     grammar *calls = calls_of(names, 1);
     assert_ok(guide_add_calls(&g, calls, true, &err), &err);
     for (int i = 0; i < 2; i++) { /* anything but an end or a call */
         const uint32_t *mask = guide_mask(&g);
-        assert_int_equal(count(mask), words.n_tokens - words.n_stops - 1);
-        assert_false(allows(mask, words.stops[0]));
-        assert_false(allows(mask, words.tool_call));
-        guide_accept(&g, byte_tokens['a'], true);
+        assert_int_equal(count(mask), feed_words.n_tokens - feed_words.n_stops - 1);
+        assert_false(allows(mask, feed_words.stops[0]));
+        assert_false(allows(mask, feed_words.tool_call));
+        guide_accept(&g, feed_bytes['a'], true);
     }
     strbuf text = {0};
     const uint32_t *mask;
-    int32_t think_end = calla_tokenizer_find(tokenizer, "</think>");
+    int32_t think_end = calla_tokenizer_find(feed_words.tokenizer, "</think>");
     bool thinking = true;
     while ((mask = guide_mask(&g))) {
         int32_t token = 0;
@@ -372,10 +288,10 @@ static void reasoning_comes_before_the_rules(void **state)
         while (!allows(mask, token)) token++;
         if (token == think_end) thinking = false;
         size_t n;
-        const char *bytes = calla_tokenizer_bytes(tokenizer, token, &n);
+        const char *bytes = calla_tokenizer_bytes(feed_words.tokenizer, token, &n);
         strbuf_append(&text, bytes, n);
         guide_accept(&g, token, thinking);
-        if (token == words.tool_call) break; /* the grammar is next */
+        if (token == feed_words.tool_call) break; /* the grammar is next */
     }
     assert_string_equal(text.data, "\n\nThat is enough thought; here is the answer.\n</think>\n\n"
                                    "<tool_call>");
@@ -383,7 +299,7 @@ static void reasoning_comes_before_the_rules(void **state)
     guide_deinit(&g);
     grammar_free(calls);
     /* Nothing to keep to: no mask at all. */
-    assert_ok(guide_init(&g, &words, true, -1, &err), &err);
+    assert_ok(guide_init(&g, &feed_words, true, -1, &err), &err);
     assert_null(guide_mask(&g));
     guide_deinit(&g);
 }
@@ -405,18 +321,19 @@ static void answers_keep_their_tokens(void **state)
     assert_ok(replay_create(1 << 20, &r, &err), &err);
     calla_prompt first = render(json_pack("[{s:s, s:s}]", "role", "user", "content", "Hi"));
     calla_tokens known;
-    assert_ok(replay_encode(r, tokenizer, &first, &known, &err), &err);
+    assert_ok(replay_encode(r, feed_words.tokenizer, &first, &known, &err), &err);
     /* "hey" as three tokens. */
     int32_t tokens[64];
     int64_t n = known.n;
     memcpy(tokens, known.ids, (size_t)n * sizeof *tokens);
     const char *said = "ok\n</think>\n\nhey";
     calla_tokens thought;
-    assert_ok(calla_tokenizer_encode(tokenizer, said, strlen(said) - 3, NULL, 0, &thought, &err),
+    assert_ok(calla_tokenizer_encode(feed_words.tokenizer, said, strlen(said) - 3, NULL, 0,
+                                     &thought, &err),
               &err);
     memcpy(tokens + n, thought.ids, (size_t)thought.n * sizeof *tokens);
     n += thought.n;
-    for (const char *p = "hey"; *p; p++) tokens[n++] = byte_tokens[(unsigned char)*p];
+    for (const char *p = "hey"; *p; p++) tokens[n++] = feed_bytes[(unsigned char)*p];
     strbuf raw = {0};
     strbuf_puts(&raw, said);
     replay_note_tokens(r, &first, &raw, tokens, n);
@@ -427,14 +344,15 @@ static void answers_keep_their_tokens(void **state)
                                  "reasoning_content", "ok", "role", "tool", "content", "x");
     calla_prompt second = render(messages);
     calla_tokens again, plain;
-    assert_ok(replay_encode(r, tokenizer, &second, &again, &err), &err);
-    assert_ok(calla_tokenizer_encode(tokenizer, second.text.data, second.text.n_bytes,
+    assert_ok(replay_encode(r, feed_words.tokenizer, &second, &again, &err), &err);
+    assert_ok(calla_tokenizer_encode(feed_words.tokenizer, second.text.data, second.text.n_bytes,
                                      second.literal, second.n_literal, &plain, &err),
               &err);
     assert_true(again.n > plain.n); /* it has fewer */
     assert_memory_equal(again.ids, tokens, (size_t)n * sizeof *tokens);
     calla_text text;
-    assert_ok(calla_tokenizer_decode(tokenizer, again.ids, again.n, false, &text, &err), &err);
+    assert_ok(calla_tokenizer_decode(feed_words.tokenizer, again.ids, again.n, false, &text, &err),
+              &err);
     assert_string_equal(text.data, second.text.data);
     calla_text_free(&text);
     calla_tokens_free(&again);
@@ -444,9 +362,9 @@ static void answers_keep_their_tokens(void **state)
     calla_range all = {0, forged.text.n_bytes};
     forged.literal = malloc(sizeof all);
     forged.literal[0] = all, forged.n_literal = 1;
-    assert_ok(replay_encode(r, tokenizer, &forged, &again, &err), &err);
+    assert_ok(replay_encode(r, feed_words.tokenizer, &forged, &again, &err), &err);
     for (int64_t i = 0; i < again.n; i++)
-        assert_false(calla_tokenizer_is_special(tokenizer, again.ids[i]));
+        assert_false(calla_tokenizer_is_special(feed_words.tokenizer, again.ids[i]));
     calla_tokens_free(&again);
 
     calla_tokens_free(&plain);
@@ -518,13 +436,13 @@ static json_t *reply_in_bytes(const char *text, bool stream)
     j->request = (job_request){.n = 1, .logprobs = true, .stream = stream};
     j->n_prompts = 1;
     j->prompts = calloc(1, sizeof *j->prompts);
-    reply *r = reply_create(&reply_completion, &words, "tiny", SIZE_MAX, j);
+    reply *r = reply_create(&reply_completion, &feed_words, "tiny", SIZE_MAX, j);
     assert_non_null(r);
     outbox_put(&j->out, EVENT_CONTENT, 0, 0, 0, text, strlen(text));
     for (const char *at = text; *at; at++) {
-        int32_t token = byte_tokens[(unsigned char)*at];
+        int32_t token = feed_bytes[(unsigned char)*at];
         calla_sampled sampled = {.token = token, .logprob = -0.5f, .n_top = 2};
-        sampled.top_tokens[0] = token, sampled.top_tokens[1] = byte_tokens[0xe2];
+        sampled.top_tokens[0] = token, sampled.top_tokens[1] = feed_bytes[0xe2];
         outbox_put_token(&j->out, 0, &sampled);
     }
     outbox_put(&j->out, EVENT_FINISH, 0, 0, 0, "stop", 4);
@@ -577,5 +495,5 @@ int main(void)
         cmocka_unit_test(reasoning_is_put_back_where_it_belongs),
         cmocka_unit_test(offsets_are_of_characters),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, feed_setup, feed_teardown);
 }
