@@ -52,6 +52,10 @@ expect "a plain question" "200 OK" "X-Calla-Route: cloud" '"calla": {"route": "c
 ask "Write to jane.doe@corp-mail.com"
 expect "one redacted" "200 OK" "X-Calla-Route: cloud" "1 email: redact"
 grep -qF "[EMAIL_1]" answer && fail "a placeholder is left: $(cat answer)"
+send POST /v1/chat/completions '{"model": "hybrid", "messages": [{"role": "user", "content": "Who?"}],
+    "response_format": {"type": "json_schema", "json_schema": {"name": "to",
+    "schema": {"enum": ["jane.doe@corp-mail.com"]}}}}' >answer
+expect "one restored" "200 OK" "X-Calla-Route: cloud" '"content": "\"jane.doe@corp-mail.com\""'
 ask "Pay with 4111 1111 1111 1111"
 expect "one to agree to" "409 Conflict" '"category": "payment_card"' '"calla": {"route": "none"'
 token=$(grep -oE '"token": "[0-9a-f.]+"' answer | cut -d'"' -f4)
@@ -104,7 +108,7 @@ if command -v script >/dev/null; then # with a terminal: a yes and a no
 fi
 
 send GET /metrics "" >metrics
-grep -q '^calla_hybrid_requests_total{route="cloud"} 4' metrics || fail "metrics: $(grep hybrid metrics)"
+grep -q '^calla_hybrid_requests_total{route="cloud"} 5' metrics || fail "metrics: $(grep hybrid metrics)"
 for pid in $pids; do
     kill -TERM "$pid"
     wait "$pid" || fail "a server's exit code is $?"
@@ -116,6 +120,7 @@ pids=
 awk 'NR > 1 { print $3, $4 }' list >results
 cat >expected <<'X'
 answered allow
+answered redact
 answered redact
 asked ask
 answered ask
