@@ -1,6 +1,5 @@
 #include "server/cloud.h"
 
-#include "base/clock.h"
 #include "server/judge_model.h"
 
 #include <stdlib.h>
@@ -12,9 +11,7 @@ struct cloud_answer {
     hybrid_plan plan;
     hybrid_exchange *exchange;
     hybrid_progress progress;
-    strbuf out;    /* for the client */
-    size_t n_sent; /* of out */
-    int64_t last_write_ns;
+    strbuf out; /* for the client */
 };
 
 void cloud_answer_free(cloud_answer *a)
@@ -138,29 +135,13 @@ static void put_error_event(cloud_answer *a)
 }
 
 /* More of a streamed answer. */
-static ssize_t read_stream(void *user, uint64_t position, char *buffer, size_t n_most)
+static http_more run_stream(http_request *r, int64_t until_ns)
 {
-    http_request *r = user;
     cloud_answer *a = r->cloud;
-    int64_t silence_ns = (int64_t)r->server->options.keep_alive_ms * 1000000;
-    (void)position;
-    while (a->n_sent == a->out.n) {
-        strbuf_clear(&a->out);
-        a->n_sent = 0;
-        if (a->progress.state != HYBRID_ANSWERING) return MHD_CONTENT_READER_END_OF_STREAM;
-        reply_wait what = run(r, a->last_write_ns + silence_ns);
-        if (what == REPLY_GONE) return MHD_CONTENT_READER_END_WITH_ERROR;
-        if (what == REPLY_TIMEOUT && clock_ns() >= a->last_write_ns + silence_ns)
-            strbuf_puts(&a->out, ": keep-alive\n\n");
-        if (a->progress.state == HYBRID_FAILED) put_error_event(a);
-        if (a->out.failed) return MHD_CONTENT_READER_END_WITH_ERROR;
-    }
-    size_t n = a->out.n - a->n_sent;
-    if (n > n_most) n = n_most;
-    memcpy(buffer, a->out.data + a->n_sent, n);
-    a->n_sent += n;
-    a->last_write_ns = clock_ns();
-    return (ssize_t)n;
+    if (a->progress.state != HYBRID_ANSWERING) return HTTP_ENDED;
+    if (run(r, until_ns) == REPLY_GONE) return HTTP_BROKEN;
+    if (a->progress.state == HYBRID_FAILED) put_error_event(a);
+    return HTTP_MORE;
 }
 
 static cloud_result respond_failure(http_request *r, api_error *e)
@@ -194,8 +175,7 @@ static cloud_result respond(http_request *r, api_error *e)
         return CLOUD_ANSWERED;
     }
     if (a->progress.state == HYBRID_FAILED) put_error_event(a);
-    a->last_write_ns = clock_ns();
-    http_respond_stream(r, read_stream);
+    http_respond_stream(r, &a->out, run_stream);
     return CLOUD_ANSWERED;
 }
 

@@ -104,29 +104,35 @@ int http_socket(const http_request *r)
     return socket_of(r->connection);
 }
 
-/* More of a streamed answer. Blocks its connection's thread: nothing else is to be done there. */
+/* More of a stream. Blocks its connection's thread: nothing else is to be done there. */
 static ssize_t read_stream(void *user, uint64_t position, char *buffer, size_t n_most)
 {
     http_request *r = user;
-    reply *a = r->reply;
+    http_stream *s = &r->stream;
     int64_t silence_ns = (int64_t)r->server->options.keep_alive_ms * 1000000;
     (void)position;
-    while (a->n_sent == a->out.n) {
-        strbuf_clear(&a->out);
-        a->n_sent = 0;
-        if (a->closed) return MHD_CONTENT_READER_END_OF_STREAM;
-        reply_wait what = reply_run(a, http_socket(r), a->last_write_ns + silence_ns);
-        if (what == REPLY_GONE) return MHD_CONTENT_READER_END_WITH_ERROR;
-        if (what == REPLY_TIMEOUT && clock_ns() >= a->last_write_ns + silence_ns)
-            reply_keep_alive(a);
-        if (a->out.failed) return MHD_CONTENT_READER_END_WITH_ERROR;
+    while (s->n_sent == s->out->n) {
+        strbuf_clear(s->out);
+        s->n_sent = 0;
+        http_more what = s->more(r, s->last_write_ns + silence_ns);
+        if (what == HTTP_BROKEN || s->out->failed) return MHD_CONTENT_READER_END_WITH_ERROR;
+        if (what == HTTP_ENDED && s->out->n == 0) return MHD_CONTENT_READER_END_OF_STREAM;
+        if (s->out->n == 0 && clock_ns() >= s->last_write_ns + silence_ns)
+            strbuf_puts(s->out, ": keep-alive\n\n");
     }
-    size_t n = a->out.n - a->n_sent;
+    size_t n = s->out->n - s->n_sent;
     if (n > n_most) n = n_most;
-    memcpy(buffer, a->out.data + a->n_sent, n);
-    a->n_sent += n;
-    a->last_write_ns = clock_ns();
+    memcpy(buffer, s->out->data + s->n_sent, n);
+    s->n_sent += n;
+    s->last_write_ns = clock_ns();
     return (ssize_t)n;
+}
+
+static http_more run_reply(http_request *r, int64_t until_ns)
+{
+    reply *a = r->reply;
+    if (a->closed) return HTTP_ENDED;
+    return reply_run(a, http_socket(r), until_ns) == REPLY_GONE ? HTTP_BROKEN : HTTP_MORE;
 }
 
 void http_respond_nothing(http_request *r)
@@ -135,10 +141,12 @@ void http_respond_nothing(http_request *r)
     r->responded = true;
 }
 
-void http_respond_stream(http_request *r, MHD_ContentReaderCallback read)
+void http_respond_stream(http_request *r, strbuf *out,
+                         http_more (*more)(http_request *r, int64_t until_ns))
 {
+    r->stream = (http_stream){.out = out, .more = more, .last_write_ns = clock_ns()};
     struct MHD_Response *response =
-        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, HEADER_BYTES / 4, read, r, NULL);
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, HEADER_BYTES / 4, read_stream, r, NULL);
     if (response) {
         add_header(response, "Content-Type", "text/event-stream");
         add_header(response, "Cache-Control", "no-cache");
@@ -151,7 +159,7 @@ void http_respond_reply(http_request *r)
 {
     reply *a = r->reply;
     if (a->job->request.stream) {
-        http_respond_stream(r, read_stream);
+        http_respond_stream(r, &a->out, run_reply);
         return;
     }
     while (!a->closed) {

@@ -22,6 +22,22 @@ typedef struct endpoint {
 } endpoint;
 extern const endpoint endpoints[]; /* ends with a NULL method */
 
+/* What became of waiting for more of a stream. */
+typedef enum http_more {
+    HTTP_MORE,  /* look at what there is to send, if anything, and wait on */
+    HTTP_ENDED, /* nothing follows */
+    HTTP_BROKEN /* the client has gone, or there is nothing right to send */
+} http_more;
+
+/* A stream of events. `more` puts into *out, which is empty, what comes until `until_ns`
+ * (clock_ns()), or tells that nothing follows; what it puts is sent before it is asked again. */
+typedef struct http_stream {
+    strbuf *out;
+    http_more (*more)(http_request *r, int64_t until_ns);
+    size_t n_sent; /* of *out */
+    int64_t last_write_ns;
+} http_stream;
+
 struct http_request {
     server *server;
     struct MHD_Connection *connection;
@@ -41,6 +57,7 @@ struct http_request {
     task_stream *events; /* of a task, see tasks.h */
     const char *route;   /* for the header X-Calla-Route, static; or NULL */
     char *note;          /* JSON: what the answer says under "calla"; or NULL */
+    http_stream stream;  /* with http_respond_stream */
     bool responded;
     enum MHD_Result result; /* of queueing the response */
 };
@@ -56,8 +73,10 @@ void http_respond_text(http_request *r, int status, const char *content_type, st
 void http_respond_json(http_request *r, int status, strbuf *text);
 /* Hands r->reply's answer over, streamed or whole, waiting for the latter. */
 void http_respond_reply(http_request *r);
-/* A stream of events that `read` gives; it gets r. */
-void http_respond_stream(http_request *r, MHD_ContentReaderCallback read);
+/* A stream of events: what is in *out already, then what `more` puts there; while nothing comes, a
+ * comment now and then keeps the connection. *out is of something that r keeps until its end. */
+void http_respond_stream(http_request *r, strbuf *out,
+                         http_more (*more)(http_request *r, int64_t until_ns));
 /* The client has gone. */
 void http_respond_nothing(http_request *r);
 /* The client's socket. */

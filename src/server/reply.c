@@ -22,8 +22,7 @@ reply *reply_create(const reply_format *format, const vocabulary *v, const char 
                  .job = j,
                  .model = model,
                  .max_bytes = max_bytes,
-                 .created = time(NULL),
-                 .last_write_ns = clock_ns()};
+                 .created = time(NULL)};
     if (format->start(r)) return r;
     strbuf_free(&r->out);
     free(r);
@@ -233,9 +232,4 @@ reply_wait reply_run(reply *r, int socket, int64_t until_ns)
     }
     if (r->out.failed) fail(r, no_memory);
     return REPLY_READY;
-}
-
-void reply_keep_alive(reply *r)
-{
-    strbuf_puts(&r->out, ": keep-alive\n\n");
 }

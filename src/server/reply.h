@@ -42,11 +42,9 @@ struct reply {
     int32_t n_finished; /* choices */
     event_batch batch;
     strbuf out;       /* streamed: bytes to send; else the body, once closed */
-    size_t n_sent;    /* of out */
     int error_status; /* not 0: the job failed so */
     char error[512];
     bool closed; /* the engine is done with the job, and out has everything */
-    int64_t last_write_ns;
 };
 
 typedef enum reply_wait { REPLY_READY, REPLY_TIMEOUT, REPLY_GONE } reply_wait;
@@ -66,8 +64,6 @@ void reply_free(reply *r);
 reply_wait reply_run(reply *r, int socket, int64_t until_ns);
 /* What the client is told when error_status is set. */
 void reply_get_error(const reply *r, api_error *e);
-/* Streamed: a comment that keeps the connection alive. */
-void reply_keep_alive(reply *r);
 
 /* For the formats: pieces of JSON. */
 void reply_put_string(strbuf *out, const strbuf *text);

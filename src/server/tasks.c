@@ -1,6 +1,5 @@
 #include "server/tasks.h"
 
-#include "base/clock.h"
 #include "server/ids.h"
 
 #include <stdlib.h>
@@ -141,8 +140,6 @@ struct task_stream {
     int64_t after;
     bool ended;
     strbuf out;
-    size_t n_sent; /* of out */
-    int64_t last_write_ns;
 };
 
 void task_stream_free(http_request *r)
@@ -179,29 +176,14 @@ static bool take_events(task_stream *s)
     return true;
 }
 
-static ssize_t read_events(void *user, uint64_t position, char *buffer, size_t n_most)
+static http_more run_events(http_request *r, int64_t until_ns)
 {
-    http_request *r = user;
     task_stream *s = r->events;
-    int64_t silence_ns = (int64_t)r->server->options.keep_alive_ms * 1000000;
-    (void)position;
-    while (s->n_sent == s->out.n) {
-        strbuf_clear(&s->out);
-        s->n_sent = 0;
-        if (s->ended) return MHD_CONTENT_READER_END_OF_STREAM;
-        if (!take_events(s) || s->out.failed) return MHD_CONTENT_READER_END_WITH_ERROR;
-        if (s->out.n > 0 || s->ended) continue;
-        if (server_get_state(r->server) != SERVER_OK) return MHD_CONTENT_READER_END_WITH_ERROR;
-        if (reply_wait_for(s->fd, http_socket(r), s->last_write_ns + silence_ns) == REPLY_GONE)
-            return MHD_CONTENT_READER_END_WITH_ERROR;
-        if (clock_ns() >= s->last_write_ns + silence_ns) strbuf_puts(&s->out, ": keep-alive\n\n");
-    }
-    size_t n = s->out.n - s->n_sent;
-    if (n > n_most) n = n_most;
-    memcpy(buffer, s->out.data + s->n_sent, n);
-    s->n_sent += n;
-    s->last_write_ns = clock_ns();
-    return (ssize_t)n;
+    if (s->ended) return HTTP_ENDED;
+    if (!take_events(s)) return HTTP_BROKEN;
+    if (s->out.n > 0 || s->ended) return HTTP_MORE;
+    if (server_get_state(r->server) != SERVER_OK) return HTTP_BROKEN;
+    return reply_wait_for(s->fd, http_socket(r), until_ns) == REPLY_GONE ? HTTP_BROKEN : HTTP_MORE;
 }
 
 static bool respond_events(http_request *r, const target *t, api_error *e)
@@ -218,7 +200,7 @@ static bool respond_events(http_request *r, const target *t, api_error *e)
         free(s);
         return api_fail(e, 503, NULL, "overloaded", "no descriptor or memory for the events");
     }
-    *s = (task_stream){.target = *t, .fd = fd, .after = n, .last_write_ns = clock_ns()};
+    *s = (task_stream){.target = *t, .fd = fd, .after = n};
     s->target.owner.hex = t->owner.hex ? s->target.sender : NULL;
     r->events = s;
     bool ended, found;
@@ -228,7 +210,7 @@ static bool respond_events(http_request *r, const target *t, api_error *e)
         return fail(&err, e);
     json_decref(events);
     if (!found) return not_found(t, e);
-    http_respond_stream(r, read_events);
+    http_respond_stream(r, &s->out, run_events);
     return true;
 }
 
