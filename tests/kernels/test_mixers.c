@@ -1,6 +1,7 @@
 /* The recurrence and attention against double arithmetic. */
 #include "support/kernels.h"
 
+#include "base/memory.h"
 #include "base/numbers.h"
 #include "cpu/cpu.h"
 #include "support/support.h"
@@ -391,7 +392,11 @@ typedef struct mixer_bench {
     const cpu_kernels *k;
     gdn_scan_args scan;
     attention_block_args attention;
+    const uint16_t *cache; /* CACHE_BLOCKS blocks of K and V */
+    int block;
 } mixer_bench;
+
+enum { CACHE_BLOCKS = 512 }; /* 128 MB: beyond what processors cache */
 
 static void run_scan(void *context)
 {
@@ -403,6 +408,16 @@ static void run_attention_f16(void *context)
     mixer_bench *b = context;
     b->k->attention_block_f16(&b->attention);
 }
+/* As a decode step has them: each block once, from memory. */
+static void run_attention_memory(void *context)
+{
+    mixer_bench *b = context;
+    attention_block_args a = b->attention;
+    a.k = b->cache + (size_t)b->block * 2 * TOKENS * DIM;
+    a.v = b->cache + (size_t)(b->block * 2 + 1) * TOKENS * DIM;
+    b->block = (b->block + 1) % CACHE_BLOCKS;
+    b->k->attention_block_f16(&a);
+}
 static void run_attention_tile(void *context)
 {
     mixer_bench *b = context;
@@ -413,6 +428,12 @@ static void benches(void)
 {
     int32_t visible[ROWS];
     for (int r = 0; r < ROWS; r++) visible[r] = TOKENS;
+    calla_error err;
+    void *cache;
+    size_t cached = (size_t)CACHE_BLOCKS * 2 * TOKENS * DIM;
+    if (mem_alloc(cached, sizeof(uint16_t), "a cache", &cache, &err) != CALLA_OK)
+        fail_msg("%s", err.message);
+    for (size_t i = 0; i < cached; i++) ((uint16_t *)cache)[i] = (uint16_t)(0x3000 + i % 2048);
     for (int v = 0; v < n_variants; v++) {
         mixer_bench b = {.k = &variants[v]};
         scan_case s = scan_inputs(FILL_NORMAL, false);
@@ -435,11 +456,16 @@ static void benches(void)
         for (b.attention.n_rows = 8; b.attention.n_rows <= ROWS; b.attention.n_rows += 24)
             bench(text("attention f16 %d rows", b.attention.n_rows), b.k->isa, TOKENS * DIM * 4.0,
                   b.attention.n_rows * 4.0 * TOKENS * DIM, run_attention_f16, &b);
+        b.attention.n_rows = 8;
+        b.cache = cache;
+        bench("attention f16 8 rows, memory", b.k->isa, TOKENS * DIM * 4.0, 8 * 4.0 * TOKENS * DIM,
+              run_attention_memory, &b);
         b.attention.n_rows = ROWS;
         bench(text("attention tile f16 %d rows", ROWS), b.k->isa, TOKENS * DIM * 4.0,
               ROWS * 4.0 * TOKENS * DIM, run_attention_tile, &b);
         guarded_check();
     }
+    mem_free(cache);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -1,9 +1,10 @@
 /* Attention over one block of the KV cache, in vectors.
  *
- * The rows of K and V are converted to f32 once for all query rows (8 heads share them in decode).
- * Scores: rows of K against 4 query rows at a time, two sums each. Values: for 4 query rows and 4
- * vectors of dims the sums stay in registers over a tile of tokens. 4 * 256 operations a row and
- * token; a block's K and V are 128 KB each in half precision and are read once from memory. */
+ * Query rows go in groups whose sums stay in registers (in decode 8 heads share a KV head): scores
+ * two tokens at a time, values two vectors of dims at a time over a tile of tokens. So a number of
+ * K or V is read and converted to f32 once for a group, in registers, and a group of 8 rows needs
+ * 10 loads for 16 multiplications. 4 * 256 operations a row and token; a block's K and V are 128 KB
+ * each in half precision and are read once from memory, asked for one tile ahead. */
 #include "cpu/simd/simd.h"
 
 #include <math.h>
@@ -11,39 +12,52 @@
 
 enum {
     DIM = ATTENTION_HEAD_DIM,
-    BLOCK = 256, /* tokens of a block: KV_BLOCK_TOKENS */
-    TILE = 16,   /* tokens converted to f32 at a time: 16 KB */
-    GROUP = 4,   /* query rows side by side */
+    BLOCK = 256,                            /* tokens of a block: KV_BLOCK_TOKENS */
+    TILE = 32,                              /* tokens whose V stays in L1: 16 KB in half */
+    GROUP = VECTOR_REGISTERS == 32 ? 8 : 4, /* query rows side by side */
+    PAIR = 2,                               /* tokens, or vectors of dims, side by side */
 };
 
-typedef float row_tile[TILE][DIM];
-
-ALWAYS_INLINE const float (*load_rows(const void *block, int32_t t, int32_t n, bool f16,
-                                      row_tile tile))[DIM]
+/* VL numbers of a block from the i-th on. */
+ALWAYS_INLINE vf load_numbers(const void *block, size_t i, bool f16)
 {
-    if (!f16) return (const float(*)[DIM])block + t;
-    const uint16_t *p = (const uint16_t *)block + (size_t)t * DIM;
-    float *out = tile[0];
-    for (int32_t i = 0; i < n * DIM; i += VL) vf_store(out + i, vf_load_f16(p + i));
-    return (const float(*)[DIM])tile;
+    return f16 ? vf_load_f16((const uint16_t *)block + i) : vf_load((const float *)block + i);
 }
 
-/* scores[r * BLOCK + t] = q_r . k_t, t < n_tokens, for n_rows <= GROUP (a constant) rows. */
-ALWAYS_INLINE void score_rows(const float *q, int n_rows, const float (*k)[DIM], int32_t n_tokens,
-                              float *scores)
+/* Asks for what lies a tile ahead of the i-th number: 32 of them in half precision are a line. */
+ALWAYS_INLINE void ask_ahead(const void *block, size_t i)
 {
-    for (int32_t t = 0; t < n_tokens; t++) {
-        vf a[GROUP], b[GROUP];
-        UNROLL for (int r = 0; r < n_rows; r++) a[r] = b[r] = vf_zero();
-        for (int d = 0; d < DIM; d += 2 * VL) {
-            vf u = vf_load(k[t] + d), v = vf_load(k[t] + d + VL);
+    __builtin_prefetch((const uint16_t *)block + i + TILE * DIM);
+}
+
+/* scores[r * BLOCK + t] = q_r . k_t, begin <= t < end, for n_rows <= GROUP (a constant) rows; begin
+ * is even, and with an odd end the next score is overwritten. */
+ALWAYS_INLINE void score_rows(const float *q, int n_rows, const void *k, int32_t begin, int32_t end,
+                              bool f16, float *scores)
+{
+    for (int32_t t = begin; t < end; t += PAIR) {
+        size_t first = (size_t)t * DIM, second = t + 1 < end ? first + DIM : first;
+        vf sum[GROUP + 1][PAIR];
+        UNROLL for (int r = 0; r <= n_rows; r++) sum[r][0] = sum[r][1] = vf_zero();
+        for (int d = 0; d < DIM; d += VL) {
+            vf u = load_numbers(k, first + (size_t)d, f16);
+            vf v = load_numbers(k, second + (size_t)d, f16);
+            if (f16 && d % (32 / PAIR) == 0) ask_ahead(k, first + PAIR * (size_t)d);
             UNROLL for (int r = 0; r < n_rows; r++)
             {
-                a[r] = vf_fma(vf_load(q + r * DIM + d), u, a[r]);
-                b[r] = vf_fma(vf_load(q + r * DIM + d + VL), v, b[r]);
+                vf x = vf_load(q + r * DIM + d);
+                sum[r][0] = vf_fma(x, u, sum[r][0]);
+                sum[r][1] = vf_fma(x, v, sum[r][1]);
             }
         }
-        UNROLL for (int r = 0; r < n_rows; r++) scores[r * BLOCK + t] = vf_sum(vf_add(a[r], b[r]));
+        UNROLL for (int r = 0; r < n_rows; r += PAIR)
+        {
+            float pairs[2 * PAIR];
+            vf_store_sums4(pairs, sum[r][0], sum[r][1], sum[r + 1][0], sum[r + 1][1]);
+            memcpy(scores + r * BLOCK + t, pairs, PAIR * sizeof *pairs);
+            if (r + 1 < n_rows)
+                memcpy(scores + (r + 1) * BLOCK + t, pairs + PAIR, PAIR * sizeof *pairs);
+        }
     }
 }
 
@@ -65,28 +79,27 @@ static void softmax_row(float *scores, int32_t n, float *max, float *sum)
     *sum = n > 0 ? vf_sum(total) : 0;
 }
 
-/* out[r][256] += p[r * BLOCK + t] times rows[t][256], t < n, for n_rows <= GROUP (a constant) rows.
- */
-ALWAYS_INLINE void add_rows(const float *p, int n_rows, const float (*rows)[DIM], int32_t n,
-                            float *out)
+/* out[r][256] += p[r * BLOCK + t] times v_t[256], begin <= t < end, for n_rows <= GROUP (a
+ * constant) rows. */
+ALWAYS_INLINE void add_rows(const float *p, int n_rows, const void *v, int32_t begin, int32_t end,
+                            bool f16, float *out)
 {
-    enum {
-        STRIP = VECTOR_REGISTERS == 32 ? 4 : 2
-    }; /* vectors of dims whose sums stay in registers */
-    for (int d = 0; d < DIM; d += STRIP * VL) {
-        vf sum[GROUP][STRIP];
-        UNROLL for (int r = 0; r < n_rows; r++) UNROLL for (int j = 0; j < STRIP; j++) sum[r][j] =
+    for (int d = 0; d < DIM; d += PAIR * VL) {
+        vf sum[GROUP][PAIR];
+        UNROLL for (int r = 0; r < n_rows; r++) UNROLL for (int j = 0; j < PAIR; j++) sum[r][j] =
             vf_load(out + r * DIM + d + j * VL);
-        for (int32_t t = 0; t < n; t++) {
-            vf v[STRIP];
-            UNROLL for (int j = 0; j < STRIP; j++) v[j] = vf_load(rows[t] + d + j * VL);
+        for (int32_t t = begin; t < end; t++) {
+            size_t at = (size_t)t * DIM + (size_t)d;
+            vf x[PAIR];
+            UNROLL for (int j = 0; j < PAIR; j++) x[j] = load_numbers(v, at + (size_t)j * VL, f16);
+            if (f16 && d % 32 == 0) ask_ahead(v, at);
             UNROLL for (int r = 0; r < n_rows; r++)
             {
                 vf weight = vf_set1(p[r * BLOCK + t]);
-                UNROLL for (int j = 0; j < STRIP; j++) sum[r][j] = vf_fma(weight, v[j], sum[r][j]);
+                UNROLL for (int j = 0; j < PAIR; j++) sum[r][j] = vf_fma(weight, x[j], sum[r][j]);
             }
         }
-        UNROLL for (int r = 0; r < n_rows; r++) UNROLL for (int j = 0; j < STRIP; j++)
+        UNROLL for (int r = 0; r < n_rows; r++) UNROLL for (int j = 0; j < PAIR; j++)
             vf_store(out + r * DIM + d + j * VL, sum[r][j]);
     }
 }
@@ -96,44 +109,42 @@ ALWAYS_INLINE int32_t smaller(int32_t a, int32_t b)
     return a < b ? a : b;
 }
 
-/* Calls for groups of rows: four together when they see the same tokens of the tile, else one by
- * one. A row's sums run in the same order either way. */
+/* One tile of tokens for all rows: a group together when its rows see the same tokens of the tile,
+ * else one by one. A row's sums run in the same order either way. */
+ALWAYS_INLINE void tile_of_rows(const attention_block_args *a, int32_t t, bool values, bool f16,
+                                float (*scores)[BLOCK])
+{
+    for (int32_t r = 0, n_together; r < a->n_rows; r += n_together) {
+        const float *q = a->q + r * DIM;
+        float *out = a->out + r * DIM;
+        int32_t end = smaller(t + TILE, a->visible[r]);
+        bool group = r + GROUP <= a->n_rows;
+        for (int i = 1; group && i < GROUP; i++)
+            group = smaller(t + TILE, a->visible[r + i]) == end;
+        n_together = group ? GROUP : 1;
+        if (end <= t) continue;
+        if (!values && group)
+            score_rows(q, GROUP, a->k, t, end, f16, scores[r]);
+        else if (!values)
+            score_rows(q, 1, a->k, t, end, f16, scores[r]);
+        else if (group)
+            add_rows(scores[r], GROUP, a->v, t, end, f16, out);
+        else
+            add_rows(scores[r], 1, a->v, t, end, f16, out);
+    }
+}
+
 ALWAYS_INLINE void attention_block(const attention_block_args *a, bool f16)
 {
     _Alignas(64) float scores[ATTENTION_MAX_ROWS][BLOCK];
-    _Alignas(64) row_tile tile;
     int32_t n_tokens = 0;
     for (int32_t r = 0; r < a->n_rows; r++)
         if (a->visible[r] > n_tokens) n_tokens = a->visible[r];
-    for (int phase = 0; phase < 2; phase++) {
-        const void *block = phase == 0 ? a->k : a->v;
-        for (int32_t t = 0; t < n_tokens; t += TILE) {
-            const float(*rows)[DIM] = load_rows(block, t, smaller(TILE, n_tokens - t), f16, tile);
-            for (int32_t r = 0; r < a->n_rows;) {
-                const float *q = a->q + r * DIM;
-                float *out = a->out + r * DIM;
-                int32_t n = smaller(TILE, a->visible[r] - t);
-                bool four = r + GROUP <= a->n_rows;
-                for (int i = 1; four && i < GROUP; i++)
-                    four = smaller(TILE, a->visible[r + i] - t) == n;
-                float *s = scores[r] + t;
-                if (n > 0 && phase == 0 && four)
-                    score_rows(q, GROUP, rows, n, s);
-                else if (n > 0 && phase == 0)
-                    score_rows(q, 1, rows, n, s);
-                else if (n > 0 && four)
-                    add_rows(s, GROUP, rows, n, out);
-                else if (n > 0)
-                    add_rows(s, 1, rows, n, out);
-                r += four ? GROUP : 1;
-            }
-        }
-        if (phase == 0) {
-            for (int32_t r = 0; r < a->n_rows; r++)
-                softmax_row(scores[r], a->visible[r], &a->max[r], &a->sum[r]);
-            memset(a->out, 0, (size_t)a->n_rows * DIM * sizeof(float));
-        }
-    }
+    for (int32_t t = 0; t < n_tokens; t += TILE) tile_of_rows(a, t, false, f16, scores);
+    for (int32_t r = 0; r < a->n_rows; r++)
+        softmax_row(scores[r], a->visible[r], &a->max[r], &a->sum[r]);
+    memset(a->out, 0, (size_t)a->n_rows * DIM * sizeof(float));
+    for (int32_t t = 0; t < n_tokens; t += TILE) tile_of_rows(a, t, true, f16, scores);
 }
 
 void KERNEL(attention_block_f32)(const attention_block_args *a)

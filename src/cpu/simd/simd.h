@@ -3,7 +3,8 @@
  *
  * vf is a vector of VL floats. Results that do not depend on the order of operations are the same
  * in all of them; sums are in lanes, so they differ in rounding. min and max take a NaN in their
- * second argument along, as kernels must not hide one. */
+ * second argument along, as kernels must not hide one. vf_store_sums4 stores the sums of four
+ * vectors side by side: a vector's sum does not depend on which of the four it is. */
 #ifndef CALLA_CPU_SIMD_H
 #define CALLA_CPU_SIMD_H
 
@@ -106,6 +107,15 @@ ALWAYS_INLINE float vf_sum(vf x)
     z = _mm_add_ps(z, _mm_movehl_ps(z, z));
     return _mm_cvtss_f32(_mm_add_ss(z, _mm_movehdup_ps(z)));
 }
+ALWAYS_INLINE void vf_store_sums4(float *p, vf a, vf b, vf c, vf d)
+{
+    /* Within 128 bits first, so that a lane of four holds one sum of each. */
+    vf ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    vf cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+    vf x = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+    __m256 y = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    _mm_storeu_ps(p, _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1)));
+}
 ALWAYS_INLINE float vf_largest(vf x)
 {
     return _mm512_reduce_max_ps(x);
@@ -192,6 +202,13 @@ ALWAYS_INLINE float vf_sum(vf x)
     z = _mm_add_ps(z, _mm_movehl_ps(z, z));
     return _mm_cvtss_f32(_mm_add_ss(z, _mm_movehdup_ps(z)));
 }
+ALWAYS_INLINE void vf_store_sums4(float *p, vf a, vf b, vf c, vf d)
+{
+    vf ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+    vf cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+    vf x = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+    _mm_storeu_ps(p, _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)));
+}
 ALWAYS_INLINE float vf_largest(vf x)
 {
     __m128 z = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
@@ -277,6 +294,10 @@ ALWAYS_INLINE float vf_sum(vf x)
 {
     float32x2_t y = vadd_f32(vget_low_f32(x), vget_high_f32(x));
     return vget_lane_f32(y, 0) + vget_lane_f32(y, 1);
+}
+ALWAYS_INLINE void vf_store_sums4(float *p, vf a, vf b, vf c, vf d)
+{
+    vst1q_f32(p, vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)));
 }
 ALWAYS_INLINE float vf_largest(vf x)
 {
