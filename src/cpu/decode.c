@@ -263,18 +263,22 @@ static void attention_append(step *t, int32_t row)
     }
 }
 
-/* All query heads of KV head m over one block of one row: partial results [head][block]. */
-static void attention_unit(step *t, int32_t row, int32_t m, int32_t block)
+/* Unit i of a row: all query heads of one KV head over one block, partial results [head][block]. */
+static void attention_unit(step *t, int32_t row, int64_t i)
 {
     backend *b = t->b;
     const model_config *c = &b->config;
     int32_t n_heads = c->n_query_heads / c->n_kv_heads;
-    int32_t number = sequence_of(t, row)->at.blocks[block];
+    int32_t m = (int32_t)(i % c->n_kv_heads), block = (int32_t)(i / c->n_kv_heads);
+    const int32_t *blocks = sequence_of(t, row)->at.blocks;
     int32_t index = t->prepared->attention_index;
+    int32_t next_m = (m + 1) % c->n_kv_heads, next_block = block + (next_m == 0);
+    const void *next = NULL;
+    if (next_block < blocks_seen(t, row)) next = store_kv(b, blocks[next_block], index, 0, next_m);
     int64_t left = t->position[row] + 1 - (int64_t)block * KV_BLOCK_TOKENS;
     int32_t visible[ATTENTION_MAX_ROWS];
-    for (int i = 0; i < ATTENTION_MAX_ROWS; i++)
-        visible[i] = left < KV_BLOCK_TOKENS ? (int32_t)left : KV_BLOCK_TOKENS;
+    for (int r = 0; r < ATTENTION_MAX_ROWS; r++)
+        visible[r] = left < KV_BLOCK_TOKENS ? (int32_t)left : KV_BLOCK_TOKENS;
     for (int32_t h = 0; h < n_heads; h += ATTENTION_MAX_ROWS) {
         int64_t head = (int64_t)row * c->n_query_heads + m * n_heads + h;
         /* The heads of one block are consecutive: [row][block][head]. */
@@ -283,8 +287,9 @@ static void attention_unit(step *t, int32_t row, int32_t m, int32_t block)
         attention_block_args a = {.q = t->d->q + head * ATTENTION_HEAD_DIM,
                                   .n_rows = smaller_of(n_heads - h, ATTENTION_MAX_ROWS),
                                   .visible = visible,
-                                  .k = store_kv(b, number, index, 0, m),
-                                  .v = store_kv(b, number, index, 1, m),
+                                  .k = store_kv(b, blocks[block], index, 0, m),
+                                  .v = store_kv(b, blocks[block], index, 1, m),
+                                  .next = next,
                                   .max = t->d->part_max + part,
                                   .sum = t->d->part_sum + part,
                                   .out = t->d->part_out + part * ATTENTION_HEAD_DIM};
@@ -306,8 +311,7 @@ static void attention_part(void *context, int64_t begin, int64_t end, int thread
         int64_t units = (int64_t)blocks_seen(t, row) * n_kv;
         int64_t from = begin > first ? begin - first : 0;
         int64_t to = end - first < units ? end - first : units;
-        for (int64_t i = from; i < to; i++)
-            attention_unit(t, row, (int32_t)(i % n_kv), (int32_t)(i / n_kv));
+        for (int64_t i = from; i < to; i++) attention_unit(t, row, i);
         first += units;
     }
 }

@@ -191,6 +191,7 @@ typedef struct attention_block_args {
     int32_t n_rows;
     const int32_t *visible; // [n_rows], 0 ... 256
     const void *k, *v;      // [256][256], f32 or half as the kernel's name says
+    const void *next;       // k of the block that will be wanted next, or NULL: a hint
     float *max, *sum;       // [n_rows]
     float *out;             // [n_rows][256]
 } attention_block_args;

@@ -408,14 +408,21 @@ static void run_attention_f16(void *context)
     mixer_bench *b = context;
     b->k->attention_block_f16(&b->attention);
 }
-/* As a decode step has them: each block once, from memory. */
+/* As a decode step has them: each block once, from memory; K of two heads, then V of both. */
+static const uint16_t *cached(const mixer_bench *b, int block, int which)
+{
+    int at = block / 2 * 4 + which * 2 + block % 2;
+    return b->cache + (size_t)at * TOKENS * DIM;
+}
 static void run_attention_memory(void *context)
 {
     mixer_bench *b = context;
     attention_block_args a = b->attention;
-    a.k = b->cache + (size_t)b->block * 2 * TOKENS * DIM;
-    a.v = b->cache + (size_t)(b->block * 2 + 1) * TOKENS * DIM;
-    b->block = (b->block + 1) % CACHE_BLOCKS;
+    int next = (b->block + 1) % CACHE_BLOCKS;
+    a.k = cached(b, b->block, 0);
+    a.v = cached(b, b->block, 1);
+    a.next = cached(b, next, 0);
+    b->block = next;
     b->k->attention_block_f16(&a);
 }
 static void run_attention_tile(void *context)

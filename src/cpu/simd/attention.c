@@ -24,16 +24,17 @@ ALWAYS_INLINE vf load_numbers(const void *block, size_t i, bool f16)
     return f16 ? vf_load_f16((const uint16_t *)block + i) : vf_load((const float *)block + i);
 }
 
-/* Asks for what lies a tile ahead of the i-th number: 32 of them in half precision are a line. */
-ALWAYS_INLINE void ask_ahead(const void *block, size_t i)
+/* Asks for the line of the i-th number in half precision, of 32 in a line. */
+ALWAYS_INLINE void ask(const void *numbers, size_t i)
 {
-    __builtin_prefetch((const uint16_t *)block + i + TILE * DIM);
+    __builtin_prefetch((const uint16_t *)numbers + i);
 }
 
 /* scores[r * BLOCK + t] = q_r . k_t, begin <= t < end, for n_rows <= GROUP (a constant) rows; begin
- * is even, and with an odd end the next score is overwritten. */
+ * is even, and with an odd end the next score is overwritten. Meanwhile asks for a tile at `ahead`.
+ */
 ALWAYS_INLINE void score_rows(const float *q, int n_rows, const void *k, int32_t begin, int32_t end,
-                              bool f16, float *scores)
+                              bool f16, const void *ahead, float *scores)
 {
     for (int32_t t = begin; t < end; t += PAIR) {
         size_t first = (size_t)t * DIM, second = t + 1 < end ? first + DIM : first;
@@ -42,7 +43,8 @@ ALWAYS_INLINE void score_rows(const float *q, int n_rows, const void *k, int32_t
         for (int d = 0; d < DIM; d += VL) {
             vf u = load_numbers(k, first + (size_t)d, f16);
             vf v = load_numbers(k, second + (size_t)d, f16);
-            if (f16 && d % (32 / PAIR) == 0) ask_ahead(k, first + PAIR * (size_t)d);
+            if (f16 && d % (32 / PAIR) == 0)
+                ask(ahead, (size_t)(t - begin) * DIM + PAIR * (size_t)d);
             UNROLL for (int r = 0; r < n_rows; r++)
             {
                 vf x = vf_load(q + r * DIM + d);
@@ -80,9 +82,9 @@ static void softmax_row(float *scores, int32_t n, float *max, float *sum)
 }
 
 /* out[r][256] += p[r * BLOCK + t] times v_t[256], begin <= t < end, for n_rows <= GROUP (a
- * constant) rows. */
+ * constant) rows. Meanwhile asks for a tile at `ahead`. */
 ALWAYS_INLINE void add_rows(const float *p, int n_rows, const void *v, int32_t begin, int32_t end,
-                            bool f16, float *out)
+                            bool f16, const void *ahead, float *out)
 {
     for (int d = 0; d < DIM; d += PAIR * VL) {
         vf sum[GROUP][PAIR];
@@ -92,7 +94,7 @@ ALWAYS_INLINE void add_rows(const float *p, int n_rows, const void *v, int32_t b
             size_t at = (size_t)t * DIM + (size_t)d;
             vf x[PAIR];
             UNROLL for (int j = 0; j < PAIR; j++) x[j] = load_numbers(v, at + (size_t)j * VL, f16);
-            if (f16 && d % 32 == 0) ask_ahead(v, at);
+            if (f16 && d % 32 == 0) ask(ahead, (size_t)(t - begin) * DIM + (size_t)d);
             UNROLL for (int r = 0; r < n_rows; r++)
             {
                 vf weight = vf_set1(p[r * BLOCK + t]);
@@ -111,9 +113,12 @@ ALWAYS_INLINE int32_t smaller(int32_t a, int32_t b)
 
 /* One tile of tokens for all rows: a group together when its rows see the same tokens of the tile,
  * else one by one. A row's sums run in the same order either way. */
-ALWAYS_INLINE void tile_of_rows(const attention_block_args *a, int32_t t, bool values, bool f16,
-                                float (*scores)[BLOCK])
+ALWAYS_INLINE void tile_of_rows(const attention_block_args *a, int32_t t, int32_t n_tokens,
+                                bool values, bool f16, float (*scores)[BLOCK])
 {
+    const void *ahead = values && a->next ? a->next : a->v;
+    if (t + TILE < n_tokens)
+        ahead = (const uint16_t *)(values ? a->v : a->k) + (size_t)(t + TILE) * DIM;
     for (int32_t r = 0, n_together; r < a->n_rows; r += n_together) {
         const float *q = a->q + r * DIM;
         float *out = a->out + r * DIM;
@@ -124,13 +129,13 @@ ALWAYS_INLINE void tile_of_rows(const attention_block_args *a, int32_t t, bool v
         n_together = group ? GROUP : 1;
         if (end <= t) continue;
         if (!values && group)
-            score_rows(q, GROUP, a->k, t, end, f16, scores[r]);
+            score_rows(q, GROUP, a->k, t, end, f16, ahead, scores[r]);
         else if (!values)
-            score_rows(q, 1, a->k, t, end, f16, scores[r]);
+            score_rows(q, 1, a->k, t, end, f16, ahead, scores[r]);
         else if (group)
-            add_rows(scores[r], GROUP, a->v, t, end, f16, out);
+            add_rows(scores[r], GROUP, a->v, t, end, f16, ahead, out);
         else
-            add_rows(scores[r], 1, a->v, t, end, f16, out);
+            add_rows(scores[r], 1, a->v, t, end, f16, ahead, out);
     }
 }
 
@@ -140,11 +145,11 @@ ALWAYS_INLINE void attention_block(const attention_block_args *a, bool f16)
     int32_t n_tokens = 0;
     for (int32_t r = 0; r < a->n_rows; r++)
         if (a->visible[r] > n_tokens) n_tokens = a->visible[r];
-    for (int32_t t = 0; t < n_tokens; t += TILE) tile_of_rows(a, t, false, f16, scores);
+    for (int32_t t = 0; t < n_tokens; t += TILE) tile_of_rows(a, t, n_tokens, false, f16, scores);
     for (int32_t r = 0; r < a->n_rows; r++)
         softmax_row(scores[r], a->visible[r], &a->max[r], &a->sum[r]);
     memset(a->out, 0, (size_t)a->n_rows * DIM * sizeof(float));
-    for (int32_t t = 0; t < n_tokens; t += TILE) tile_of_rows(a, t, true, f16, scores);
+    for (int32_t t = 0; t < n_tokens; t += TILE) tile_of_rows(a, t, n_tokens, true, f16, scores);
 }
 
 void KERNEL(attention_block_f32)(const attention_block_args *a)
