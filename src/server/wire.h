@@ -7,6 +7,8 @@
 #include "server/job.h"
 #include "server/vocabulary.h"
 
+enum { WIRE_MAX_TOOLS = 1024 };
+
 typedef struct wire_defaults {
     calla_sampling sampling; /* the seed is ignored */
     bool no_thinking;
@@ -39,10 +41,9 @@ typedef struct wire_reader {
     const json_t *flat_tools;               /* the list r->tools was made of, if it has that form */
     const char *format;                     /* of the answer: a type, or NULL */
     const json_t *format_schema;
-    const char *schema_place; /* what the schema is called in errors */
-    const json_t *input;      /* of responses */
-    const char *instructions; /* the same; or NULL */
-    const json_t *prompt;     /* of completions */
+    const char *schema_place;           /* what the schema is called in errors */
+    const json_t *input, *instructions; /* of responses; NULL = absent */
+    const json_t *prompt;               /* of completions */
 } wire_reader;
 void wire_reader_init(wire_reader *w, job_request *r, const wire_defaults *d);
 
@@ -64,8 +65,9 @@ bool wire_finish_chat(wire_reader *w, api_error *e);
  * wire_chat.c. */
 bool wire_check_messages(json_t *messages, api_error *e);
 void wire_drop_billing_lines(json_t *messages);
-/* Makes messages (a new reference) of the items of a Responses request: a text, or an array. */
-bool wire_read_input(const json_t *input, const char *instructions, json_t **messages,
+/* Makes messages (a new reference) of the items of a Responses request: a text, or an array; and
+ * instructions, a text or NULL. */
+bool wire_read_input(const json_t *input, const json_t *instructions, json_t **messages,
                      api_error *e);
 
 /* Checks the tools of a chat request. */

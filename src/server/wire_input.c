@@ -11,10 +11,11 @@
 
 typedef struct input_reader {
     json_t *messages;
-    json_t *turn;       /* the model's message that goes on, of messages; or NULL */
-    bool ends_in_text;  /* turn's last item was a text */
-    const json_t *item; /* read now, */
-    size_t index;       /* its place */
+    json_t *turn;              /* the model's message that goes on, of messages; or NULL */
+    strbuf content, reasoning; /* of it so far */
+    bool ends_in_text;         /* its last item was a text */
+    const json_t *item;        /* read now, */
+    size_t index;              /* its place */
 } input_reader;
 
 static bool no_memory(api_error *e)
@@ -107,46 +108,54 @@ static bool add_text(const input_reader *in, const char *name, const field *part
     return true;
 }
 
-/* The text as JSON string, and frees it. NULL: no memory. */
-static json_t *take_string(strbuf *text)
+/* Sets a text of a message. */
+static bool set_text(json_t *message, const char *key, const strbuf *text, api_error *e)
 {
     json_t *value = text->failed ? NULL : json_stringn(text->data ? text->data : "", text->n);
-    strbuf_free(text);
-    return value;
+    return json_object_set_new(message, key, value) == 0 ? true : no_memory(e);
 }
 
 /* ---- messages ---- */
 
-/* Appends a message of a role and a text (taken). */
-static bool add_message(input_reader *in, const char *role, strbuf *text, api_error *e)
+/* Appends a message without a text. NULL with *e set: no memory. */
+static json_t *add_message(input_reader *in, const char *role, api_error *e)
 {
-    json_t *content = take_string(text);
-    json_t *message = content ? json_pack("{s:s, s:o}", "role", role, "content", content) : NULL;
-    in->turn = NULL;
-    return json_array_append_new(in->messages, message) == 0 ? true : no_memory(e);
+    json_t *message = json_pack("{s:s}", "role", role);
+    if (json_array_append_new(in->messages, message) == 0) return message;
+    no_memory(e);
+    return NULL;
 }
 
-/* The model's message, begun if need be. NULL: no memory. */
-static json_t *open_turn(input_reader *in)
+/* The model's message, begun if need be. NULL with *e set: no memory. */
+static json_t *open_turn(input_reader *in, api_error *e)
 {
-    if (in->turn) return in->turn;
-    json_t *message = json_pack("{s:s, s:s}", "role", "assistant", "content", "");
-    if (json_array_append_new(in->messages, message) == 0) in->turn = message;
+    if (!in->turn) in->turn = add_message(in, "assistant", e);
     return in->turn;
 }
 
-/* Appends to a text of the model's message; frees it. */
-static bool add_to_turn(input_reader *in, const char *key, strbuf *more, api_error *e)
+/* Nothing more is added to the model's message. */
+static bool close_turn(input_reader *in, api_error *e)
 {
-    json_t *turn = open_turn(in);
-    const json_t *before = json_object_get(turn, key);
+    json_t *turn = in->turn;
+    if (!turn) return true;
+    bool ok = set_text(turn, "content", &in->content, e) &&
+              (in->reasoning.n == 0 || set_text(turn, "reasoning_content", &in->reasoning, e));
+    strbuf_clear(&in->content);
+    strbuf_clear(&in->reasoning);
+    in->turn = NULL;
+    in->ends_in_text = false;
+    return ok;
+}
+
+/* Appends a message that is not the model's; its text is the item's field. */
+static json_t *read_other(input_reader *in, const char *role, const char *name, api_error *e)
+{
     strbuf text = {0};
-    if (before) strbuf_append(&text, json_string_value(before), json_string_length(before));
-    if (more->data) strbuf_append(&text, more->data, more->n);
-    if (more->failed) text.failed = true;
-    strbuf_free(more);
-    json_t *value = take_string(&text);
-    return turn && json_object_set_new(turn, key, value) == 0 ? true : no_memory(e);
+    json_t *message = close_turn(in, e) ? add_message(in, role, e) : NULL;
+    bool ok = message && add_text(in, name, text_part_fields, &text, e) &&
+              set_text(message, "content", &text, e);
+    strbuf_free(&text);
+    return ok ? message : NULL;
 }
 
 static bool check_role(const json_t *value, const char *name, void *into, api_error *e)
@@ -172,17 +181,12 @@ static bool read_message(input_reader *in, api_error *e)
 {
     const char *role = json_string_value(json_object_get(in->item, "role"));
     char place[64];
-    strbuf text = {0};
     name_place(in, "role", place, sizeof place);
     if (!role) return api_invalid(e, place, "%s is missing", place);
-    if (!add_text(in, "content", text_part_fields, &text, e)) {
-        strbuf_free(&text);
-        return false;
-    }
-    if (strcmp(role, "assistant") != 0) return add_message(in, role, &text, e);
-    if (in->ends_in_text) in->turn = NULL;
+    if (strcmp(role, "assistant") != 0) return read_other(in, role, "content", e) != NULL;
+    if ((in->ends_in_text && !close_turn(in, e)) || !open_turn(in, e)) return false;
     in->ends_in_text = true;
-    return add_to_turn(in, "content", &text, e);
+    return add_text(in, "content", text_part_fields, &in->content, e);
 }
 
 /* ---- reasoning ---- */
@@ -202,13 +206,16 @@ static const field reasoning_fields[] = {
 static bool read_reasoning(input_reader *in, api_error *e)
 {
     strbuf text = {0}, summary = {0};
+    bool has_more = in->turn && (in->ends_in_text || json_object_get(in->turn, "tool_calls"));
     bool ok = add_text(in, "summary", thought_part_fields, &summary, e) &&
-              add_text(in, "content", thought_part_fields, &text, e);
-    bool begun = in->turn && (in->ends_in_text || json_object_get(in->turn, "tool_calls"));
-    if (begun) in->turn = NULL;
-    in->ends_in_text = false;
-    strbuf *said = text.n > 0 ? &text : &summary;
-    if (ok && said->n > 0) ok = add_to_turn(in, "reasoning_content", said, e);
+              add_text(in, "content", thought_part_fields, &text, e) &&
+              (!has_more || close_turn(in, e));
+    const strbuf *said = text.n > 0 ? &text : &summary;
+    if (ok && said->n > 0) {
+        ok = open_turn(in, e) != NULL;
+        strbuf_append(&in->reasoning, said->data, said->n);
+    }
+    if (text.failed || summary.failed) in->reasoning.failed = true;
     strbuf_free(&text);
     strbuf_free(&summary);
     return ok;
@@ -275,7 +282,7 @@ static bool read_call(input_reader *in, api_error *e)
         return false;
     json_t *call = json_pack("{s:O, s:s, s:{s:O, s:o}}", "id", id, "type", "function", "function",
                              "name", name, "arguments", arguments);
-    json_t *turn = open_turn(in);
+    json_t *turn = open_turn(in, e);
     if (turn && !json_object_get(turn, "tool_calls"))
         json_object_set_new(turn, "tool_calls", json_array());
     in->ends_in_text = false;
@@ -293,17 +300,12 @@ static const field output_fields[] = {
 static bool read_output(input_reader *in, api_error *e)
 {
     const json_t *id, *output = json_object_get(in->item, "output");
-    strbuf text = {0};
     char place[64];
     name_place(in, "output", place, sizeof place);
     if (!need_text(in, "call_id", &id, e)) return false;
     if (!output || json_is_null(output)) return api_invalid(e, place, "%s is missing", place);
-    if (!add_text(in, "output", text_part_fields, &text, e)) {
-        strbuf_free(&text);
-        return false;
-    }
-    if (!add_message(in, "tool", &text, e)) return false;
-    json_t *message = json_array_get(in->messages, json_array_size(in->messages) - 1);
+    json_t *message = read_other(in, "tool", "output", e);
+    if (!message) return false;
     return json_object_set(message, "tool_call_id", (json_t *)id) == 0 ? true : no_memory(e);
 }
 
@@ -336,33 +338,48 @@ static bool read_item(input_reader *in, api_error *e)
         snprintf(at, sizeof at, "input[%zu].", in->index);
         return fields_read(in->item, at, lists, NULL, e) && kinds[i].read(in, e);
     }
+    if (strcmp(name, "item_reference") == 0)
+        return api_fail(e, 400, place, "unsupported_value",
+                        "%s: this server stores no items that could be referred to; send the item "
+                        "itself (store: false makes most clients do so)",
+                        place);
     return api_fail(e, 400, place, "unsupported_value",
                     "%s: items of type \"%s\" are not supported; message, reasoning, "
                     "function_call and function_call_output are",
                     place, name);
 }
 
-bool wire_read_input(const json_t *input, const char *instructions, json_t **messages, api_error *e)
+static bool read_items(input_reader *in, const json_t *input, api_error *e)
 {
-    input_reader in = {.messages = json_array()};
-    *messages = in.messages;
-    strbuf text = {0};
-    if (instructions && *instructions) {
-        strbuf_puts(&text, instructions);
-        if (!add_message(&in, "system", &text, e)) return false;
-    }
-    if (json_is_string(input)) {
-        strbuf_append(&text, json_string_value(input), json_string_length(input));
-        return add_message(&in, "user", &text, e);
-    }
     if (!json_is_array(input))
         return api_invalid(e, "input", "input must be a text or an array of items, not %s",
                            json_kind_name(input));
     if (json_array_size(input) == 0) return api_invalid(e, "input", "input has no items");
-    for (size_t i = 0; i < json_array_size(input); i++) {
-        in.index = i;
-        in.item = json_array_get(input, i);
-        if (!read_item(&in, e)) return false;
+    for (in->index = 0; in->index < json_array_size(input); in->index++) {
+        in->item = json_array_get(input, in->index);
+        if (!read_item(in, e)) return false;
     }
-    return true;
+    return close_turn(in, e);
+}
+
+/* A whole text as a message. */
+static bool put_text(input_reader *in, const char *role, const json_t *text, api_error *e)
+{
+    json_t *message = add_message(in, role, e);
+    if (!message) return false;
+    return json_object_set(message, "content", (json_t *)text) == 0 ? true : no_memory(e);
+}
+
+bool wire_read_input(const json_t *input, const json_t *instructions, json_t **messages,
+                     api_error *e)
+{
+    input_reader in = {.messages = json_array()};
+    *messages = in.messages;
+    if (json_string_length(instructions) > 0 && !put_text(&in, "system", instructions, e))
+        return false;
+    if (json_is_string(input)) return put_text(&in, "user", input, e);
+    bool ok = read_items(&in, input, e);
+    strbuf_free(&in.content);
+    strbuf_free(&in.reasoning);
+    return ok;
 }

@@ -39,8 +39,9 @@ static bool read_allowed(const json_t *value, const char *name, void *into, api_
     static const field fields[] = {
         {"type", wire_check_function_type}, {"name", field_ignore_string}, {0}};
     static const field *const lists[] = {fields, NULL};
-    if (json_array_size(value) == 0)
-        return api_invalid(e, name, "%s must be an array of functions, not empty", name);
+    if (json_array_size(value) == 0 || json_array_size(value) > WIRE_MAX_TOOLS)
+        return api_invalid(e, name, "%s must be an array of 1 to %d functions", name,
+                           WIRE_MAX_TOOLS);
     for (size_t i = 0; i < json_array_size(value); i++) {
         const json_t *tool = json_array_get(value, i);
         char place[64];
@@ -211,7 +212,8 @@ static bool read_max_tool_calls(const json_t *value, const char *name, void *int
 
 static bool keep_instructions(const json_t *value, const char *name, void *into, api_error *e)
 {
-    return field_string(value, name, &((wire_reader *)into)->instructions, e);
+    ((wire_reader *)into)->instructions = value;
+    return wire_check_string(value, name, into, e);
 }
 
 static bool keep_input(const json_t *value, const char *name, void *into, api_error *e)

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_TOOLS = 1024, MAX_TOOL_NAME = 128 };
+enum { MAX_TOOL_NAME = 128 };
 
 bool wire_read_parallel_calls(const json_t *value, const char *name, void *into, api_error *e)
 {
@@ -76,8 +76,8 @@ static bool check_list(const json_t *tools, api_error *e)
 {
     if (!json_is_array(tools))
         return api_invalid(e, "tools", "tools must be an array, not %s", json_kind_name(tools));
-    if (json_array_size(tools) > MAX_TOOLS)
-        return api_invalid(e, "tools", "there are more than %d tools", MAX_TOOLS);
+    if (json_array_size(tools) > WIRE_MAX_TOOLS)
+        return api_invalid(e, "tools", "there are more than %d tools", WIRE_MAX_TOOLS);
     return true;
 }
 

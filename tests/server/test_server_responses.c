@@ -425,6 +425,28 @@ static void prompts_are_those_of_chats(void **state)
     answer_clear(&a);
 }
 
+/* However many items a turn has, it is one message. */
+static void many_items_are_one_turn(void **state)
+{
+    (void)state;
+    enum { N = 4000 };
+    static char text[2 * N + 1];
+    json_t *input = json_pack("[{s:s, s:s}]", "role", "user", "content", "Hi");
+    for (int i = 0; i < N; i++) {
+        strcat(text + 2 * i, "a ");
+        json_array_append_new(input, json_pack("{s:s, s:[{s:s, s:s}]}", "type", "reasoning",
+                                               "content", "type", "reasoning_text", "text", "a "));
+    }
+    json_array_append_new(input, json_pack("{s:s, s:s}", "role", "assistant", "content", "Hm."));
+    json_t *messages = json_pack("[{s:s, s:s}, {s:s, s:s, s:s}]", "role", "user", "content", "Hi",
+                                 "role", "assistant", "content", "Hm.", "reasoning_content", text);
+    char *a = tokens_of(json_pack("{s:o}", "input", input));
+    char *b = tokens_of(json_pack("{s:o}", "messages", messages));
+    assert_string_equal(a, b);
+    free(a);
+    free(b);
+}
+
 /* ---- the prompt cache ---- */
 
 static int64_t cached(const answer_t *a)
@@ -584,6 +606,7 @@ int main(void)
         cmocka_unit_test(a_strict_function_gets_what_it_asks_for),
         cmocka_unit_test(other_tools_are_ignored),
         cmocka_unit_test(prompts_are_those_of_chats),
+        cmocka_unit_test(many_items_are_one_turn),
         cmocka_unit_test(a_tool_loop_reads_only_what_is_new),
         cmocka_unit_test(the_next_turn_is_known_too),
         cmocka_unit_test(work_outlives_its_client),
