@@ -64,6 +64,13 @@ static const char *const bodies[] = {
     "2, "
     "\"temperature\": 0.5, \"top_p\": 0.9, \"seed\": 7, \"n\": 2, \"stream_options\": "
     "{\"include_usage\": true}, \"chat_template_kwargs\": {\"enable_thinking\": false}}",
+    "{\"input\": [{\"role\": \"user\", \"content\": [{\"type\": \"input_text\", \"text\": "
+    "\"Hi\"}]}, {\"type\": \"reasoning\", \"summary\": []}, {\"type\": \"function_call\", "
+    "\"call_id\": \"c\", \"name\": \"f\", \"arguments\": \"{}\"}, {\"type\": "
+    "\"function_call_output\", \"call_id\": \"c\", \"output\": \"x\"}], \"max_output_tokens\": 1, "
+    "\"stream\": true, \"tools\": [{\"type\": \"function\", \"name\": \"f\"}, {\"type\": "
+    "\"web_search\"}], \"tool_choice\": \"required\", \"include\": "
+    "[\"message.output_text.logprobs\"]}",
     "{\"prompt\": [1, 2, 3], \"max_tokens\": 1, \"echo\": true}",
     "{\"prompt\": \"Once\", \"max_tokens\": 0}",
     "{\"text\": \"some words\"}",
@@ -91,6 +98,9 @@ static const char *const pieces[] = {"null",
                                      "<|im_end|>",
                                      "</think>"};
 static const char *const paths[] = {"/v1/chat/completions",
+                                    "/v1/responses",
+                                    "/v1/responses",
+                                    "/v1/responses/resp_1",
                                     "/v1/completions",
                                     "/v1/tokenize",
                                     "/v1/detokenize",
@@ -102,8 +112,8 @@ static const char *const paths[] = {"/v1/chat/completions",
                                     "/v1/chat/completions/../completions",
                                     "*",
                                     ""};
-static const char *const methods[] = {"POST", "POST", "POST", "POST", "GET",     "PUT",
-                                      "HEAD", "get",  "",     "X",    "OPTIONS", "CONNECT"};
+static const char *const methods[] = {"POST", "POST", "POST", "POST",    "GET",     "PUT",   "HEAD",
+                                      "get",  "",     "X",    "OPTIONS", "CONNECT", "DELETE"};
 static const char *const headers[] = {
     "Host: evil.example\r\n",
     "Origin: http://evil.example\r\n",
