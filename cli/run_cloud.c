@@ -1,5 +1,6 @@
 /* calla run with a cloud: what leaves is looked at first, and what has to be asked about is asked
  * on the terminal. */
+#include "consent.h"
 #include "run.h"
 
 #include "hybrid/hybrid.h"
@@ -51,31 +52,17 @@ static json_t *make_body(const run_args *args, const run_prompt *prompt)
 
 /* ---- asking ---- */
 
-/* Shows the findings and takes a yes; no terminal is a no. */
+/* No terminal is a no. */
 static bool ask(const hybrid *h, const hybrid_plan *plan)
 {
-    char answer[16] = "";
-    FILE *terminal = fopen("/dev/tty", "r+");
-    if (!terminal) {
+    json_t *findings = hybrid_plan_findings(plan);
+    cli_consent said = cli_ask_consent(hybrid_origin(h), findings);
+    json_decref(findings);
+    if (said == CLI_CONSENT_UNASKED) {
         cli_progress_end();
         fprintf(stderr, "calla run: there is no terminal to ask on\n");
-        return false;
     }
-    json_t *findings = hybrid_plan_findings(plan);
-    fprintf(terminal, "This would leave for %s:\n", hybrid_origin(h));
-    for (size_t i = 0; i < json_array_size(findings); i++) {
-        const json_t *f = json_array_get(findings, i);
-        fprintf(terminal, "  %-16s %s  (%s)%s\n", json_string_value(json_object_get(f, "category")),
-                json_string_value(json_object_get(f, "excerpt")),
-                json_string_value(json_object_get(f, "where")),
-                json_is_text(json_object_get(f, "action"), "redact") ? "  replaced" : "");
-    }
-    json_decref(findings);
-    fprintf(terminal, "Send it? [y/N] ");
-    fflush(terminal);
-    bool yes = fgets(answer, sizeof answer, terminal) && (answer[0] == 'y' || answer[0] == 'Y');
-    fclose(terminal);
-    return yes;
+    return said == CLI_CONSENT_GIVEN;
 }
 
 /* ---- the answer ---- */

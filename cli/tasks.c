@@ -10,15 +10,21 @@ static const char usage[] =
     "usage: calla tasks add -p TEXT [FILE ...] [OPTIONS]\n"
     "       calla tasks list | show ID | watch ID | result ID [OPTIONS]\n"
     "       calla tasks follow ID -p TEXT [OPTIONS]\n"
+    "       calla tasks consent ID\n"
     "       calla tasks pause ID | resume ID | cancel ID | delete ID | priority ID --priority N\n"
     "\n"
     "Gives tasks to a running `calla serve --tasks FILE`, which divides each into steps, runs "
     "them\n"
     "here or in the cloud as its policy allows (docs/hybrid.md), and merges the results.\n";
 
-static const char notes[] = "The key is taken from the environment. Files are read here and sent "
-                            "as text; \"-\" is standard\n"
-                            "input.\n";
+static const char notes[] =
+    "Where the policy wants to be asked before something leaves, a task waits "
+    "for `consent ID`,\n"
+    "which shows what it is and asks on the terminal; so does --wait.\n"
+    "\n"
+    "The key is taken from the environment. Files are read here and sent "
+    "as text; \"-\" is standard\n"
+    "input.\n";
 
 /* ---- options ---- */
 
@@ -41,7 +47,7 @@ static int parse_options(int argc, char **argv, tasks_args *a)
          "the environment's variable with its API key [CALLA_API_KEY]"},
         {0, "json", NULL, cli_true(&a->json), "print what the server answers, as JSON"},
         {0, "state", "NAME", cli_text(&a->state),
-         "list: only those that are queued, running, done, failed or cancelled"},
+         "list: only those that are queued, running, waiting_for_consent, done, failed, cancelled"},
         {0, "limit", "N", cli_int32(&a->limit, 1, 1000), "list: so many at most [100]"},
     };
     const cli_option task[] = {
@@ -50,6 +56,8 @@ static int parse_options(int argc, char **argv, tasks_args *a)
         {0, "local", NULL, cli_true(&a->local), "nothing of it leaves this machine"},
         {0, "keep", "CATEGORY", cli_other(take_category, a),
          "texts with this in them stay here, as email or finance (repeatable)"},
+        {0, "unattended", NULL, cli_true(&a->unattended),
+         "do not wait for a consent: what would have to be asked about stays here"},
         {0, "tokens", "N", cli_int64(&a->tokens, 1, (int64_t)1 << 40),
          "all its steps may use so many tokens"},
         {0, "cost", "X", cli_real(&a->cost, 0, 1e9), "and cost so much in the cloud"},
@@ -65,109 +73,6 @@ static int parse_options(int argc, char **argv, tasks_args *a)
                                .groups = {CLI_GROUP("server", server), CLI_GROUP("task", task)},
                                .most_operands = 65};
     return cli_parse(argc, argv, &syntax, &a->operands, &a->n_operands);
-}
-
-/* ---- printing ---- */
-
-static const char *text_of(const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    return text ? text : "";
-}
-
-static long long number_of(const json_t *object, const char *key)
-{
-    return (long long)json_integer_value(json_object_get(object, key));
-}
-
-/* A line of at most n characters, cut, without what could move a cursor. */
-static void put_line(const char *text, int n)
-{
-    for (; *text && *text != '\n' && n > 0; text++) {
-        bool begins = ((unsigned char)*text & 0xc0) != 0x80;
-        if (begins && --n == 0) break;
-        putchar((unsigned char)*text < ' ' || *text == 0x7f ? '?' : *text);
-    }
-    if (*text) fputs("...", stdout);
-    putchar('\n');
-}
-
-static void print_json(const json_t *value)
-{
-    char *text = json_dumps(value, JSON_COMPACT);
-    if (text) puts(text);
-    free(text);
-}
-
-static long long tokens_of(const json_t *task)
-{
-    const json_t *use = json_object_get(task, "usage");
-    const json_t *here = json_object_get(use, "local"), *there = json_object_get(use, "cloud");
-    return number_of(here, "input_tokens") + number_of(here, "output_tokens") +
-           number_of(there, "input_tokens") + number_of(there, "output_tokens");
-}
-
-static void print_head(const json_t *task)
-{
-    const json_t *use = json_object_get(task, "usage");
-    const char *currency = text_of(use, "currency");
-    printf("%s  %-9s%s  %4lld  %8lld tokens", text_of(task, "id"), text_of(task, "state"),
-           json_is_true(json_object_get(task, "paused")) ? " (paused)" : "",
-           number_of(task, "priority"), tokens_of(task));
-    if (*currency) {
-        printf("  %.6f ", json_number_value(json_object_get(use, "cost")));
-        for (; *currency; currency++) putchar((unsigned char)*currency < ' ' ? '?' : *currency);
-    }
-    fputs("  ", stdout);
-    put_line(text_of(task, "instructions"), 60);
-}
-
-static void print_attempt(const json_t *attempt)
-{
-    printf("      %lld %-5s %s", number_of(attempt, "attempt"), text_of(attempt, "where"),
-           text_of(attempt, "outcome"));
-    const json_t *reasons = json_object_get(attempt, "reasons");
-    for (size_t i = 0; i < json_array_size(reasons); i++) {
-        const char *reason = json_string_value(json_array_get(reasons, i));
-        printf("%s%s", i ? "; " : ": ", reason ? reason : "");
-    }
-    putchar('\n');
-}
-
-static void print_round(const json_t *round)
-{
-    const json_t *steps = json_object_get(round, "steps");
-    fputs("  ", stdout);
-    put_line(text_of(round, "instructions"), 76);
-    for (size_t i = 0; i < json_array_size(steps); i++) {
-        const json_t *step = json_array_get(steps, i);
-        const json_t *attempts = json_object_get(step, "attempts");
-        printf("    step %lld ", number_of(step, "step"));
-        put_line(text_of(step, "title"), 60);
-        for (size_t k = 0; k < json_array_size(attempts); k++)
-            print_attempt(json_array_get(attempts, k));
-    }
-}
-
-static void print_task(const json_t *task)
-{
-    const json_t *rounds = json_object_get(task, "rounds");
-    print_head(task);
-    for (size_t i = 0; i < json_array_size(rounds); i++) print_round(json_array_get(rounds, i));
-}
-
-/* The result, or why there is none. */
-static int print_result(const json_t *task)
-{
-    const char *result = json_string_value(json_object_get(task, "result"));
-    const json_t *error = json_object_get(task, "error");
-    if (strcmp(text_of(task, "state"), "done") != 0 || !result)
-        return json_is_object(error)
-                   ? cli_failf("the task has failed: %s", text_of(error, "message"))
-                   : cli_failf("the task is %s", text_of(task, "state"));
-    cli_write(result, strlen(result));
-    if (!*result || result[strlen(result) - 1] != '\n') cli_write("\n", 1);
-    return EXIT_OK;
 }
 
 /* ---- commands ---- */
@@ -215,7 +120,8 @@ static json_t *policy_of(const tasks_args *a)
         json_decref(categories);
         return NULL;
     }
-    return json_pack("{s:b, s:o}", "cloud", !a->local, "categories", categories);
+    return json_pack("{s:b, s:s, s:o}", "cloud", !a->local, "on_ask",
+                     a->unattended ? "keep_local" : "wait", "categories", categories);
 }
 
 static json_t *budget_of(const tasks_args *a)
@@ -247,57 +153,84 @@ static json_t *make_task(const tasks_args *a)
     return body;
 }
 
-static void print_event(void *user, const json_t *event)
+/* Until it waits for a consent. */
+static bool print_event(void *user, const json_t *event)
 {
     const tasks_args *a = user;
     if (a->json) {
-        print_json(event);
+        tasks_print_json(event);
         fflush(stdout);
-        return;
+    } else {
+        fprintf(stderr, "calla tasks: %s", tasks_text_of(event, "type"));
+        if (json_object_get(event, "step"))
+            fprintf(stderr, " %lld", tasks_number_of(event, "step"));
+        if (*tasks_text_of(event, "where")) fprintf(stderr, " %s", tasks_text_of(event, "where"));
+        fputc('\n', stderr);
     }
-    fprintf(stderr, "calla tasks: %s", text_of(event, "type"));
-    if (json_object_get(event, "step")) fprintf(stderr, " %lld", number_of(event, "step"));
-    if (*text_of(event, "where")) fprintf(stderr, " %s", text_of(event, "where"));
-    fputc('\n', stderr);
+    return strcmp(tasks_text_of(event, "type"), "task.waiting_for_consent") != 0;
 }
 
-static bool has_ended(const json_t *task)
+static bool is_in(const json_t *task, const char *state)
 {
-    const char *state = text_of(task, "state");
-    return strcmp(state, "queued") != 0 && strcmp(state, "running") != 0;
+    return strcmp(tasks_text_of(task, "state"), state) == 0;
 }
 
-/* Follows the events until the task ends; a stream that is cut is asked for again. */
-static int watch(const tasks_args *a, const char *id)
+/* Shows what a task wants to send, asks, and gives the answer to the server. -1 = it is given. */
+static int ask_consent(const tasks_args *a, const json_t *task)
 {
     char path[128];
-    json_t *task = NULL;
-    int64_t last = 0;
+    const char *id = tasks_text_of(task, "id");
+    const json_t *question = json_object_get(task, "consent");
+    json_t *answer = NULL;
+    if (!json_is_object(question)) return cli_failf("the task asks nothing");
+    cli_consent said = cli_ask_consent(tasks_text_of(question, "destination"),
+                                       json_object_get(question, "findings"));
+    if (said == CLI_CONSENT_UNASKED)
+        return cli_failf("the task waits for a yes or no, and there is no terminal to ask on: "
+                         "calla tasks consent %s",
+                         id);
+    snprintf(path, sizeof path, "/v1/tasks/%.64s/consent", id);
+    json_t *body = said == CLI_CONSENT_GIVEN
+                       ? json_pack("{s:O}", "token", json_object_get(question, "token"))
+                       : json_pack("{s:b}", "decline", 1);
+    int code = tasks_call(a, "POST", path, body, &answer);
+    json_decref(answer);
+    return code;
+}
+
+/* Follows the events behind number `last` until the task ends; a stream that is cut is asked for
+ * again. */
+static int watch(const tasks_args *a, const char *id, int64_t last)
+{
+    char path[128];
     const struct timespec a_while = {.tv_sec = 1};
     snprintf(path, sizeof path, "/v1/tasks/%.64s", id);
     for (;;) {
+        json_t *task = NULL;
+        bool ended = false;
         int code = tasks_listen(a, id, &last, print_event, (void *)a);
         if (code < 0) code = tasks_call(a, "GET", path, NULL, &task);
-        if (code >= 0 || has_ended(task)) {
-            if (code < 0) code = a->json ? EXIT_OK : print_result(task);
-            json_decref(task);
-            return code;
-        }
+        if (code < 0)
+            ended = is_in(task, "done") || is_in(task, "failed") || is_in(task, "cancelled");
+        bool waits = code < 0 && is_in(task, "waiting_for_consent");
+        if (waits) code = ask_consent(a, task);
+        if (ended) code = a->json ? EXIT_OK : tasks_print_result(task);
         json_decref(task);
-        task = NULL;
-        nanosleep(&a_while, NULL);
+        if (code >= 0) return code;
+        if (!waits) nanosleep(&a_while, NULL);
     }
 }
 
-static int print_or_watch(const tasks_args *a, json_t *task /* taken */)
+/* What became of a request: its id, or with --wait its end, from the events behind `last` on. */
+static int print_or_watch(const tasks_args *a, json_t *task /* taken */, int64_t last)
 {
     int code = EXIT_OK;
     if (a->wait)
-        code = watch(a, text_of(task, "id"));
+        code = watch(a, tasks_text_of(task, "id"), last);
     else if (a->json)
-        print_json(task);
+        tasks_print_json(task);
     else
-        printf("%s\n", text_of(task, "id"));
+        printf("%s\n", tasks_text_of(task, "id"));
     json_decref(task);
     return code;
 }
@@ -310,7 +243,7 @@ static int add(const tasks_args *a)
     json_t *body = make_task(a);
     if (!body) return EXIT_FAILED;
     code = tasks_call(a, "POST", "/v1/tasks", body, &task);
-    if (code < 0) return print_or_watch(a, task);
+    if (code < 0) return print_or_watch(a, task, 0);
     json_decref(task);
     return code;
 }
@@ -319,7 +252,7 @@ static int list(const tasks_args *a)
 {
     json_t *answer;
     char path[96];
-    if (a->state && a->state[strspn(a->state, "abcdefghijklmnopqrstuvwxyz")])
+    if (a->state && a->state[strspn(a->state, "abcdefghijklmnopqrstuvwxyz_")])
         return cli_usage_error("--state: '%s' is no state", a->state);
     snprintf(path, sizeof path, "/v1/tasks?limit=%d%s%.20s", a->limit, a->state ? "&state=" : "",
              a->state ? a->state : "");
@@ -327,9 +260,9 @@ static int list(const tasks_args *a)
     const json_t *tasks = json_object_get(answer, "data");
     for (size_t i = 0; code < 0 && i < json_array_size(tasks); i++) {
         if (a->json)
-            print_json(json_array_get(tasks, i));
+            tasks_print_json(json_array_get(tasks, i));
         else
-            print_head(json_array_get(tasks, i));
+            tasks_print_head(json_array_get(tasks, i));
     }
     json_decref(answer);
     return code < 0 ? EXIT_OK : code;
@@ -348,7 +281,7 @@ static int follow(const tasks_args *a)
     if (!body) return cli_failf("the instructions are no text in UTF-8");
     snprintf(path, sizeof path, "/v1/tasks/%.64s/messages", a->operands[0]);
     code = tasks_call(a, "POST", path, body, &task);
-    if (code < 0) return print_or_watch(a, task);
+    if (code < 0) return print_or_watch(a, task, tasks_number_of(task, "last_event"));
     json_decref(task);
     return code;
 }
@@ -360,7 +293,7 @@ static int change(const tasks_args *a, const char *method, const char *verb, jso
     json_t *answer;
     snprintf(path, sizeof path, "/v1/tasks/%.64s%s%s", a->operands[0], *verb ? "/" : "", verb);
     int code = tasks_call(a, method, path, body, &answer);
-    if (code < 0 && a->json) print_json(answer);
+    if (code < 0 && a->json) tasks_print_json(answer);
     json_decref(answer);
     return code < 0 ? EXIT_OK : code;
 }
@@ -374,22 +307,34 @@ static int show(const tasks_args *a, bool only_result)
     if (code < 0) {
         code = EXIT_OK;
         if (a->json)
-            print_json(task);
+            tasks_print_json(task);
         else if (only_result)
-            code = print_result(task);
+            code = tasks_print_result(task);
         else
-            print_task(task);
+            tasks_print_task(task);
     }
     json_decref(task);
     return code;
+}
+
+static int consent(const tasks_args *a)
+{
+    char path[128];
+    json_t *task;
+    snprintf(path, sizeof path, "/v1/tasks/%.64s", a->operands[0]);
+    int code = tasks_call(a, "GET", path, NULL, &task);
+    if (code < 0) code = ask_consent(a, task);
+    json_decref(task);
+    return code < 0 ? EXIT_OK : code;
 }
 
 static int run_with_id(const tasks_args *a, const char *command)
 {
     if (strcmp(command, "show") == 0) return show(a, false);
     if (strcmp(command, "result") == 0) return show(a, true);
-    if (strcmp(command, "watch") == 0) return watch(a, a->operands[0]);
+    if (strcmp(command, "watch") == 0) return watch(a, a->operands[0], 0);
     if (strcmp(command, "follow") == 0) return follow(a);
+    if (strcmp(command, "consent") == 0) return consent(a);
     if (strcmp(command, "delete") == 0) return change(a, "DELETE", "", NULL);
     if (strcmp(command, "priority") == 0)
         return change(a, "POST", "", json_pack("{s:i}", "priority", a->priority));
@@ -405,8 +350,9 @@ static bool is_id(const char *text)
 
 static int run_command(tasks_args *a)
 {
-    static const char *const with_id[] = {"show",     "result", "watch",  "follow", "delete",
-                                          "priority", "pause",  "resume", "cancel", NULL};
+    static const char *const with_id[] = {"show",    "result", "watch",    "follow",
+                                          "consent", "delete", "priority", "pause",
+                                          "resume",  "cancel", NULL};
     if (a->n_operands == 0) return cli_usage_error("which command? add, list, show ...");
     const char *command = a->operands[0];
     a->operands++;

@@ -13,6 +13,7 @@ typedef struct listener {
     int64_t *last;
     tasks_event_fn *take;
     void *user;
+    bool left; /* no more of it is wanted */
 } listener;
 
 /* One transfer. */
@@ -170,7 +171,7 @@ static void take_line(listener *l)
         json_t *event = json_loadb(l->line.data + n, l->line.n - n, 0, NULL);
         const json_t *number = json_object_get(event, "event");
         if (json_is_integer(number)) *l->last = json_integer_value(number);
-        if (event) l->take(l->user, event);
+        if (event && !l->take(l->user, event)) l->left = true;
         json_decref(event);
     }
     strbuf_clear(&l->line);
@@ -188,7 +189,8 @@ static size_t take_events(char *data, size_t one, size_t n, void *user)
             take_line(t->listener);
         else
             strbuf_putc(&t->listener->line, data[i]);
-        if (t->listener->line.failed || t->listener->line.n > MAX_ANSWER_BYTES) return 0;
+        if (t->listener->left || t->listener->line.failed || t->listener->line.n > MAX_ANSWER_BYTES)
+            return 0;
     }
     return n;
 }

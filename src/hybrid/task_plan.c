@@ -16,7 +16,8 @@ static const char planner[] =
     "says what to do in words that are clear by themselves, lists the texts it reads (of the task, "
     "or results of earlier steps as step_1, step_2), where it should run and why. \"local\" is "
     "this machine: free, private, a small model. \"cloud\" is a large model of another company: "
-    "for hard steps whose texts are not private. Texts marked as private stay local. The results "
+    "for hard steps whose texts are not private. Texts marked as private stay local; those to be "
+    "asked about go there only if a step needs it, for somebody has to agree first. The results "
     "of all steps are put together afterwards; that is no step.";
 
 static const char worker[] =
@@ -106,6 +107,13 @@ static json_t *plan_schema(const task_work *w)
                      TASK_MAX_STEPS, "items", step, "required", "steps", "additionalProperties", 0);
 }
 
+static const char *mark_of(const task_input *in, bool hidden)
+{
+    if (in->kept) return ", private";
+    if (in->sensitive) return ", to be asked about";
+    return hidden ? ", not shown" : "";
+}
+
 json_t *task_plan_ask(const task_work *w, const bool *hidden)
 {
     strbuf user = {0};
@@ -114,7 +122,7 @@ json_t *task_plan_ask(const task_work *w, const bool *hidden)
         const task_input *in = &w->inputs[i];
         size_t n = hidden[i] ? 0 : cut(in->text, in->n_bytes, SHOWN_BYTES);
         strbuf_printf(&user, "\n\n[%s%s%s, %zu bytes%s]\n", in->label, *in->name ? ": " : "",
-                      in->name, in->n_bytes, hidden[i] ? ", private" : "");
+                      in->name, in->n_bytes, mark_of(in, hidden[i]));
         strbuf_append(&user, in->text, n);
         if (n < in->n_bytes && !hidden[i]) strbuf_puts(&user, " ...");
     }

@@ -77,6 +77,16 @@ static calla_status read_cloud(const json_t *value, const char *where, void *int
     return CALLA_OK;
 }
 
+static calla_status read_on_ask(const json_t *value, const char *where, void *into,
+                                calla_error *err)
+{
+    bool waits = json_is_text(value, "wait");
+    if (!waits && !json_is_text(value, "keep_local"))
+        return error_set(err, CALLA_ERR_INPUT, "%s: must be wait or keep_local", where);
+    ((task_rules *)into)->waits = waits;
+    return CALLA_OK;
+}
+
 static calla_status read_action(const json_t *value, const char *where, policy_action *action,
                                 calla_error *err)
 {
@@ -123,8 +133,8 @@ static calla_status read_categories(const json_t *value, const char *where, void
 calla_status task_rules_read(const json_t *object, task_rules *rules, calla_error *err)
 {
     static const known_field fields[] = {
-        {"cloud", read_cloud}, {"categories", read_categories}, {0}};
-    *rules = (task_rules){.may_use_cloud = true};
+        {"cloud", read_cloud}, {"on_ask", read_on_ask}, {"categories", read_categories}, {0}};
+    *rules = (task_rules){.may_use_cloud = true, .waits = true};
     if (!object || json_is_null(object)) return CALLA_OK;
     if (!json_is_mapping(object)) return refuse(err, "policy", "an object", object);
     return read_fields(object, "policy.", fields, rules, err);

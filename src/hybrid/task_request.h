@@ -16,6 +16,7 @@ enum {
 /* What a task lays down beyond the server's policy: it can only be stricter. */
 typedef struct task_rules {
     bool may_use_cloud;
+    bool waits; /* for somebody to agree where the policy asks; else such steps stay here */
     policy_action at_least[DETECT_N_CATEGORIES];
 } task_rules;
 

@@ -1,11 +1,12 @@
 /* Runs the tasks of a store, one step at a time, on a thread of its own. Between two steps the task
  * with the highest priority goes on, of those the one filed first.
  *
- * A step runs in the cloud if the plan wants it there and nothing keeps it: no text it reads, nor
- * what it is told to do, is sensitive (the policy would keep it here or ask), nor comes from a step
- * for which that holds; the task's own rules and its budget allow it; and the request then passes
- * the way of every other request for the cloud (hybrid.h), which is the only one by which anything
- * leaves. Everything else runs here, through `ask`. Plans and the merging of results always do. */
+ * A step runs in the cloud if the plan wants it there and nothing keeps it: the policy keeps no
+ * text it reads, nor what it is told to do, here; none comes from a step that read what is
+ * sensitive (kept here or asked about); the task's own rules and its budget allow it; and the
+ * request then passes the way of every other request for the cloud (hybrid.h), which is the only
+ * one by which anything leaves. Where that asks, the task waits for an answer, and others go on.
+ * Everything else runs here, through `ask`. Plans and the merging of results always do. */
 #ifndef CALLA_HYBRID_TASK_RUNNER_H
 #define CALLA_HYBRID_TASK_RUNNER_H
 
@@ -31,6 +32,7 @@ typedef struct task_runner_options {
     void *ask_user;
     judge_ask_fn *judge; /* see hybrid_request; NULL = none */
     void *judge_user;
+    int64_t *judge_tokens; /* what `judge` has used since it was last set to 0; NULL: not known */
     /* A step that was interrupted so often, as when it is what brings the process down, fails. */
     int32_t n_interruptions;
     /* Of the store's failures; NULL = nobody. */

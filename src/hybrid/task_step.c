@@ -11,9 +11,8 @@
 enum {
     PLAN_TOKENS = 2048, /* of an answer at most */
     STEP_TOKENS = 4096,
-    PLAN_SHARE = 4,          /* of what a budget has left a plan may have one part in so many */
-    FEWEST_TOKENS = 16,      /* fewer are no answer */
-    PLACEHOLDER_TOKENS = 32, /* what a value that is replaced may add to a request */
+    PLAN_SHARE = 4,     /* of what a budget has left a plan may have one part in so many */
+    FEWEST_TOKENS = 16, /* fewer are no answer */
     POLL_MS = 50,
 };
 
@@ -24,10 +23,11 @@ typedef struct step {
     task_rules rules;
     task_budget budget;
     unsigned char digest[SHA256_BYTES];
-    hybrid_request who;  /* without a body: whose rules hold */
-    bool asks_sensitive; /* what is asked for is sensitive */
-    bool sensitive;      /* so is that, or what it reads */
-    json_t *reasons;     /* for where it runs */
+    hybrid_request who; /* without a body: whose rules hold */
+    bool stays;         /* what is asked for is kept here, so all of it is */
+    bool kept;          /* nobody can agree to its leaving */
+    bool sensitive;     /* so is that, or what it reads */
+    json_t *reasons;    /* for where it runs */
     json_t *request;
     task_usage most; /* that an attempt may use */
 } step;
@@ -55,22 +55,36 @@ static calla_status look(const step *s, const char *text, size_t n_bytes, policy
     return hybrid_look(s->r->options.hybrid, &s->who, text, n_bytes, strictest, err);
 }
 
+/* A text that may not leave, or not without a yes, makes its step one that may not. */
+static void add_sensitive(step *s, const char *what, bool kept)
+{
+    s->sensitive = true;
+    s->kept = s->kept || kept;
+    add_reason(s, kept ? "%s is sensitive" : "%s has to be asked about", what);
+}
+
+/* Whether somebody may still be asked. */
+static bool may_ask(const step *s)
+{
+    return s->rules.waits && !(s->w->answer && !*s->w->answer);
+}
+
 /* Marks the texts that have to stay; hidden[i]: who plans does not see it. */
 static calla_status look_at_inputs(step *s, bool *hidden, calla_error *err)
 {
     task_work *w = s->w;
     policy_action strictest;
     CALLA_TRY(look(s, w->asked, strlen(w->asked), &strictest, err));
-    s->asks_sensitive = s->sensitive = strictest >= POLICY_ASK;
-    if (s->sensitive) add_reason(s, "what the task asks for is sensitive");
+    s->stays = strictest == POLICY_KEEP_LOCAL || (strictest == POLICY_ASK && !s->rules.waits);
+    if (strictest >= POLICY_ASK) add_sensitive(s, "what the task asks for", s->stays);
     for (size_t i = 0; i < w->n_inputs; i++) {
         task_input *in = &w->inputs[i];
         CALLA_TRY(look(s, in->text, in->n_bytes, &strictest, err));
         hidden[i] = in->sensitive || strictest != POLICY_ALLOW;
+        in->kept = in->sensitive || strictest == POLICY_KEEP_LOCAL ||
+                   (strictest == POLICY_ASK && !s->rules.waits);
         in->sensitive = in->sensitive || strictest >= POLICY_ASK;
-        if (!in->sensitive) continue;
-        s->sensitive = true;
-        add_reason(s, "%s is sensitive", in->label);
+        if (in->sensitive) add_sensitive(s, in->label, in->kept);
     }
     return CALLA_OK;
 }
@@ -106,7 +120,7 @@ static bool is_affordable(step *s, const hybrid_plan *plan)
     const char *model = hybrid_model(s->r->options.hybrid);
     const policy_price *price = policy_find_price(plan->policy, model);
     const task_budget *b = &s->budget;
-    int64_t n_input = s->most.input_tokens + (int64_t)plan->out.n_findings * PLACEHOLDER_TOKENS;
+    int64_t n_input = task_count_tokens(plan->out.request); /* with its placeholders */
     if (b->tokens >= 0 && s->w->tokens_used + n_input + s->most.output_tokens > b->tokens) {
         add_reason(s, "its placeholders go beyond the budget of tokens");
         return false;
@@ -167,7 +181,7 @@ static bool used(const step *s, const task_answer *a, const policy_price *price,
 /* Whether there is a cloud for what is not sensitive. */
 static bool may_any_leave(const step *s)
 {
-    return s->r->options.hybrid && s->rules.may_use_cloud && !s->asks_sensitive;
+    return s->r->options.hybrid && s->rules.may_use_cloud && !s->stays;
 }
 
 /* A step's answer, or a plan's steps, written down. */
@@ -334,31 +348,85 @@ static bool may_leave(step *s)
         add_reason(s, "there is no cloud");
     else if (!s->rules.may_use_cloud)
         add_reason(s, "the task's policy keeps it here");
+    else if (s->sensitive && !may_ask(s))
+        add_reason(s, s->rules.waits ? "nobody agreed to its leaving" : "nobody is to be asked");
     else
-        return !s->sensitive;
+        return !s->kept;
     return false;
+}
+
+/* The task waits until somebody has agreed, or not. */
+static calla_status ask_user(step *s, const hybrid_plan *plan, calla_error *err)
+{
+    json_t *findings = hybrid_plan_findings(plan);
+    const task_question q = {.token = plan->token,
+                             .destination = hybrid_origin(s->r->options.hybrid),
+                             .until = plan->token_until,
+                             .findings = findings};
+    calla_status status = findings ? task_store_ask(s->r->options.store, s->w, &q, err)
+                                   : error_set(err, CALLA_ERR_MEMORY, "no memory for a question");
+    json_decref(findings);
+    return status;
+}
+
+/* What the local model's look at it has used counts; *enough as of take_budget. */
+static calla_status count_check(step *s, bool *enough, calla_error *err)
+{
+    int64_t n = s->r->options.judge_tokens ? *s->r->options.judge_tokens : 0;
+    *enough = true;
+    if (n == 0) return CALLA_OK;
+    *s->r->options.judge_tokens = 0;
+    s->w->tokens_used += n;
+    CALLA_TRY(task_store_add_check(s->r->options.store, s->w, n, err));
+    return take_budget(s, enough, err);
+}
+
+/* As the check of its request has it. */
+static calla_status run_by_plan(step *s, hybrid_plan *plan, calla_error *err)
+{
+    if (plan->out.action >= POLICY_ASK) s->sensitive = true;
+    if (plan->route == HYBRID_ASK && may_ask(s)) return ask_user(s, plan, err);
+    if (plan->route == HYBRID_CLOUD && is_affordable(s, plan)) return send(s, plan, err);
+    if (plan->route != HYBRID_CLOUD) json_array_extend(s->reasons, plan->reasons);
+    if (plan->route == HYBRID_ASK) add_reason(s, "nobody agreed to its leaving");
+    return run_here(s, err);
+}
+
+/* Decides what becomes of the request, *plan. What the local model's look at it uses may leave less
+ * of the budget for the answer: then it is another request, decided anew with the judgements that
+ * are known by then. *made: whether there is a plan, else *why; *enough as of take_budget. */
+static calla_status make_plan(step *s, hybrid_plan *plan, calla_status *made, calla_error *why,
+                              bool *enough, calla_error *err)
+{
+    hybrid_request q = s->who;
+    q.body = s->request;
+    q.consent = s->w->answer && *s->w->answer ? s->w->answer : NULL;
+    q.ask = s->r->options.judge;
+    q.ask_user = s->r->options.judge_user;
+    for (int tries = 0; tries < 2; tries++) {
+        int64_t most = s->most.output_tokens;
+        *made = hybrid_plan_make(s->r->options.hybrid, &q, plan, why);
+        CALLA_TRY(count_check(s, enough, err));
+        if (*made != CALLA_OK || !*enough || s->most.output_tokens == most) return CALLA_OK;
+        hybrid_plan_free(plan);
+    }
+    *made = error_set(why, CALLA_ERR_UNSUPPORTED, "looking at it uses what its budget has left");
+    return CALLA_OK;
 }
 
 /* Asks whether it may leave, and lets it go there or runs it here. */
 static calla_status run_anywhere(step *s, calla_error *err)
 {
-    hybrid_plan plan;
-    hybrid_request q = s->who;
-    q.body = s->request;
-    q.ask = s->r->options.judge;
-    q.ask_user = s->r->options.judge_user;
+    hybrid_plan plan = {0};
+    bool enough = true;
     calla_error why;
-    calla_status status = hybrid_plan_make(s->r->options.hybrid, &q, &plan, &why);
-    if (status != CALLA_OK) { /* the audit cannot be written, or there is no memory */
+    calla_status made = CALLA_OK;
+    calla_status status = make_plan(s, &plan, &made, &why, &enough, err);
+    if (status == CALLA_OK && enough && made == CALLA_OK) {
+        status = run_by_plan(s, &plan, err);
+    } else if (status == CALLA_OK && enough) { /* nor if there is no audit, or no memory */
         add_reason(s, "it could not be checked: %s", why.message);
         s->sensitive = true;
-        status = run_here(s, err);
-    } else if (plan.route == HYBRID_CLOUD && is_affordable(s, &plan)) {
-        status = send(s, &plan, err);
-    } else {
-        if (plan.route != HYBRID_CLOUD) json_array_extend(s->reasons, plan.reasons);
-        if (plan.route == HYBRID_ASK) add_reason(s, "nobody is there to be asked: run here");
-        if (plan.out.action >= POLICY_ASK) s->sensitive = true;
         status = run_here(s, err);
     }
     hybrid_plan_free(&plan);

@@ -8,42 +8,50 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { VERSION = 1 }; /* of the schema: the file's user_version */
+
 /* Rows of what a task consists of go with it (ON DELETE CASCADE). */
 static const char schema[] =
-    "CREATE TABLE IF NOT EXISTS tasks ("
+    "BEGIN IMMEDIATE;"
+    "CREATE TABLE tasks ("
     " id TEXT PRIMARY KEY, owner TEXT NOT NULL, client_key TEXT, position INTEGER NOT NULL,"
     " priority INTEGER NOT NULL, paused INTEGER NOT NULL, state TEXT NOT NULL,"
     " created_ms INTEGER NOT NULL, updated_ms INTEGER NOT NULL, policy TEXT, budget TEXT,"
     " round INTEGER NOT NULL, error_code TEXT, error_message TEXT, UNIQUE (owner, client_key)"
     ") STRICT;"
-    "CREATE INDEX IF NOT EXISTS tasks_by_turn ON tasks (state, paused, priority, position);"
-    "CREATE TABLE IF NOT EXISTS inputs ("
+    "CREATE INDEX tasks_by_turn ON tasks (state, paused, priority, position);"
+    "CREATE TABLE inputs ("
     " task TEXT NOT NULL REFERENCES tasks ON DELETE CASCADE, number INTEGER NOT NULL,"
     " name TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (task, number)) STRICT;"
-    "CREATE TABLE IF NOT EXISTS rounds ("
+    "CREATE TABLE rounds ("
     " task TEXT NOT NULL REFERENCES tasks ON DELETE CASCADE, round INTEGER NOT NULL,"
     " instructions TEXT NOT NULL, result TEXT, sensitive INTEGER NOT NULL DEFAULT 0,"
     " PRIMARY KEY (task, round)) STRICT;"
-    "CREATE TABLE IF NOT EXISTS steps ("
+    /* question: what somebody has to agree to; answer: NULL = not asked, or not answered, '' = no,
+     * else the token that says yes. check_tokens: of the local model's looks at what would leave.
+     */
+    "CREATE TABLE steps ("
     " task TEXT NOT NULL REFERENCES tasks ON DELETE CASCADE, round INTEGER NOT NULL,"
     " step INTEGER NOT NULL, kind INTEGER NOT NULL, title TEXT NOT NULL,"
     " instructions TEXT NOT NULL, why TEXT NOT NULL, inputs TEXT NOT NULL,"
     " wants_cloud INTEGER NOT NULL, done INTEGER NOT NULL DEFAULT 0, result TEXT,"
-    " sensitive INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (task, round, step)) STRICT;"
+    " sensitive INTEGER NOT NULL DEFAULT 0, question TEXT, answer TEXT,"
+    " check_tokens INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (task, round, step)) STRICT;"
     /* outcome is '' while it runs; the numbers are what it may use at most while `estimated`. */
-    "CREATE TABLE IF NOT EXISTS attempts ("
+    "CREATE TABLE attempts ("
     " number INTEGER PRIMARY KEY AUTOINCREMENT,"
     " task TEXT NOT NULL REFERENCES tasks ON DELETE CASCADE, round INTEGER NOT NULL,"
     " step INTEGER NOT NULL, in_cloud INTEGER NOT NULL, reasons TEXT NOT NULL,"
     " started_ms INTEGER NOT NULL, ended_ms INTEGER, outcome TEXT NOT NULL DEFAULT '',"
     " message TEXT, input_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL,"
     " cost REAL NOT NULL, currency TEXT, estimated INTEGER NOT NULL DEFAULT 1) STRICT;"
-    "CREATE INDEX IF NOT EXISTS attempts_by_step ON attempts (task, round, step);"
-    "CREATE TABLE IF NOT EXISTS events ("
+    "CREATE INDEX attempts_by_step ON attempts (task, round, step);"
+    "CREATE TABLE events ("
     " number INTEGER PRIMARY KEY AUTOINCREMENT,"
     " task TEXT NOT NULL REFERENCES tasks ON DELETE CASCADE, time_ms INTEGER NOT NULL,"
     " kind TEXT NOT NULL, body TEXT NOT NULL) STRICT;"
-    "CREATE INDEX IF NOT EXISTS events_by_task ON events (task, number);";
+    "CREATE INDEX events_by_task ON events (task, number);"
+    "PRAGMA user_version = 1; COMMIT;";
 
 /* EXCLUSIVE: two servers would run the same steps. secure_delete: who deletes a task wants its
  * texts gone. FULL: what was acknowledged survives the machine, too. */
@@ -215,6 +223,21 @@ static calla_status make_private(const char *path, calla_error *err)
     return CALLA_OK;
 }
 
+/* Makes the tables of a new file; another version's are not understood. */
+static calla_status open_tables(task_store *s, calla_error *err)
+{
+    int64_t n_tables, version;
+    CALLA_TRY(task_number(s, &n_tables, 0, err, "SELECT count(*) FROM sqlite_master", ""));
+    if (n_tables == 0)
+        return sqlite3_exec(s->db, schema, NULL, NULL, NULL) == SQLITE_OK
+                   ? CALLA_OK
+                   : task_store_error(s, err);
+    CALLA_TRY(task_number(s, &version, 0, err, "PRAGMA user_version", ""));
+    if (version == VERSION) return CALLA_OK;
+    return error_set(err, CALLA_ERR_IO, "the tasks %s: version %lld where %d was expected", s->path,
+                     (long long)version, VERSION);
+}
+
 calla_status task_store_open(const char *path, task_store **out, calla_error *err)
 {
     calla_status status;
@@ -229,11 +252,11 @@ calla_status task_store_open(const char *path, task_store **out, calla_error *er
     CALLA_TRY_GOTO(make_private(path, err), failed);
     if (sqlite3_open_v2(path, &s->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_FULLMUTEX, NULL) !=
             SQLITE_OK ||
-        sqlite3_exec(s->db, pragmas, NULL, NULL, NULL) != SQLITE_OK ||
-        sqlite3_exec(s->db, schema, NULL, NULL, NULL) != SQLITE_OK) {
+        sqlite3_exec(s->db, pragmas, NULL, NULL, NULL) != SQLITE_OK) {
         status = task_store_error(s, err);
         goto failed;
     }
+    CALLA_TRY_GOTO(open_tables(s, err), failed);
     CALLA_TRY_GOTO(mark_interrupted(s, err), failed);
     *out = s;
     return CALLA_OK;
@@ -350,9 +373,8 @@ static calla_status find(task_store *s, task_owner owner, const char *id, task_s
     if (task_row(s, q, &status, err)) {
         const char *state = task_column(q, 0);
         *round = sqlite3_column_int64(q, 1);
-        *stage = strcmp(state, "done") == 0                                      ? STAGE_DONE
-                 : strcmp(state, "queued") == 0 || strcmp(state, "running") == 0 ? STAGE_WAITS
-                                                                                 : STAGE_ENDED;
+        bool ended = strcmp(state, "failed") == 0 || strcmp(state, "cancelled") == 0;
+        *stage = strcmp(state, "done") == 0 ? STAGE_DONE : ended ? STAGE_ENDED : STAGE_WAITS;
     }
     sqlite3_finalize(q);
     return status;

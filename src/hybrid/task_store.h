@@ -43,6 +43,7 @@ typedef enum task_result {
     TASK_OK,
     TASK_UNKNOWN,
     TASK_WRONG_STATE, /* what is asked is not possible in the task's state */
+    TASK_WRONG_TOKEN, /* a consent to something else */
 } task_result;
 
 typedef enum task_command { TASK_PAUSE, TASK_RESUME, TASK_CANCEL, TASK_DELETE } task_command;
@@ -53,6 +54,11 @@ calla_status task_store_set_priority(task_store *s, task_owner owner, const char
 /* A follow-up on a finished task. */
 calla_status task_store_follow_up(task_store *s, task_owner owner, const char *id,
                                   const char *instructions, task_result *result, calla_error *err);
+
+/* The answer to what a task waits for somebody to agree to: its token, or NULL for no. The step
+ * goes on with it; a token that is too old by then is asked for anew. */
+calla_status task_store_answer(task_store *s, task_owner owner, const char *id, const char *token,
+                               task_result *result, calla_error *err);
 
 /* {"id", "object": "task", "state" ...} with all rounds; NULL = there is no such task. */
 calla_status task_store_read(task_store *s, task_owner owner, const char *id, json_t **task,
@@ -66,6 +72,10 @@ calla_status task_store_list(task_store *s, task_owner owner, const char *state,
 calla_status task_store_events(task_store *s, task_owner owner, const char *id, int64_t after,
                                json_t **events, bool *ended, bool *found, calla_error *err);
 
+/* {"tasks": {STATE: n}, "tokens": {"local", "check", "cloud"}, "cost": {CURRENCY: x}} of all tasks
+ * in the file. */
+calla_status task_store_totals(task_store *s, json_t **totals, calla_error *err);
+
 /* ---- for who runs them ---- */
 
 typedef enum task_kind { TASK_STEP_PLAN, TASK_STEP_WORK, TASK_STEP_MERGE } task_kind;
@@ -77,6 +87,7 @@ typedef struct task_input {
     char *text;
     size_t n_bytes;
     bool sensitive; /* a result of a step that read what is sensitive */
+    bool kept;      /* for who runs it: nobody can agree to its leaving */
 } task_input;
 
 /* The step that is next. */
@@ -87,6 +98,7 @@ typedef struct task_work {
     char *asked;        /* the round's instructions */
     char *instructions; /* TASK_STEP_WORK: the step's */
     bool wants_cloud;   /* TASK_STEP_WORK: the plan sends it there */
+    char *answer;       /* of who was asked: a token, "" = no; NULL = nobody was */
     task_input *inputs; /* [n_inputs] what it reads; of a plan: all there is */
     size_t n_inputs;
     json_t *policy, *budget; /* or NULL */
@@ -139,6 +151,17 @@ calla_status task_store_finish(task_store *s, const task_work *w, int64_t attemp
 calla_status task_store_give_up(task_store *s, const task_work *w, int64_t attempt,
                                 const char *outcome, const task_usage *usage, const char *message,
                                 calla_error *err);
+/* Somebody has to agree before the step may leave: the task waits, and others go on. */
+typedef struct task_question {
+    const char *token, *destination;
+    int64_t until;          /* seconds since 1970 */
+    const json_t *findings; /* with masked excerpts */
+} task_question;
+calla_status task_store_ask(task_store *s, const task_work *w, const task_question *q,
+                            calla_error *err);
+/* The local model's look at what would leave has used so many tokens. */
+calla_status task_store_add_check(task_store *s, const task_work *w, int64_t n_tokens,
+                                  calla_error *err);
 /* The task ends without a result. `code` as in errors of the API. */
 calla_status task_store_fail(task_store *s, const task_work *w, const char *code,
                              const char *message, calla_error *err);

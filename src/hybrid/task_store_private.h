@@ -40,6 +40,8 @@ calla_status task_commit(task_store *s, calla_status status, bool changes, calla
 /* Appends an event of the task; `body` is taken, NULL = no memory for it. */
 calla_status task_event(task_store *s, const char *id, const char *kind, json_t *body,
                         calla_error *err);
+/* Adds "consent" to a task: what it waits for somebody to agree to, or null. */
+calla_status task_add_question(task_store *s, const char *id, json_t *task, calla_error *err);
 int64_t task_now_ms(void);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#define ENDED "('done', 'failed', 'cancelled')"
 enum { EVENTS_AT_ONCE = 100 };
 
 static calla_status no_memory(calla_error *err)
@@ -52,11 +53,13 @@ static calla_status add_usage(task_store *s, const char *id, json_t *task, calla
                          "coalesce(sum(input_tokens) FILTER (WHERE in_cloud), 0), "
                          "coalesce(sum(output_tokens) FILTER (WHERE in_cloud), 0), "
                          "coalesce(sum(cost), 0), max(currency), "
-                         "coalesce(sum(estimated), 0) FROM attempts WHERE task = ?",
+                         "coalesce(sum(estimated), 0), (SELECT sum(check_tokens) FROM steps "
+                         "WHERE task = ?1) FROM attempts WHERE task = ?1",
                          "s", id));
     if (task_row(s, q, &status, err)) {
         json_object_set_new(usage, "local", usage_of(q, 0));
         json_object_set_new(usage, "cloud", usage_of(q, 2));
+        json_object_set_new(usage, "check_tokens", json_integer(sqlite3_column_int64(q, 7)));
         json_object_set_new(usage, "cost", json_real(sqlite3_column_double(q, 4)));
         json_object_set_new(usage, "currency", text_or_null(q, 5));
         /* Of some attempts only the most that they may have used is known. */
@@ -185,6 +188,14 @@ static json_t *head_of(sqlite3_stmt *q)
                      value_of(q, 6), "budget", value_of(q, 7), "error", error);
 }
 
+static calla_status add_last_event(task_store *s, const char *id, json_t *task, calla_error *err)
+{
+    int64_t n = 0;
+    CALLA_TRY(task_number(s, &n, 0, err, "SELECT max(number) FROM events WHERE task = ?", "s", id));
+    json_object_set_new(task, "last_event", json_integer(n));
+    return CALLA_OK;
+}
+
 static calla_status read_task(task_store *s, task_owner owner, const char *id, json_t **task,
                               calla_error *err)
 {
@@ -200,6 +211,8 @@ static calla_status read_task(task_store *s, task_owner owner, const char *id, j
     if (!*task) return no_memory(err);
     CALLA_TRY(add_inputs(s, id, *task, err));
     CALLA_TRY(add_usage(s, id, *task, err));
+    CALLA_TRY(add_last_event(s, id, *task, err));
+    CALLA_TRY(task_add_question(s, id, *task, err));
     return add_rounds(s, id, *task, err);
 }
 
@@ -223,12 +236,11 @@ static calla_status list_tasks(task_store *s, task_owner owner, const char *stat
     calla_status status = CALLA_OK;
     CALLA_TRY(task_query(
         s, &q, err,
-        TASK_COLUMNS
-        "WHERE (?1 IS NULL OR t.owner = ?1) AND (?2 IS NULL OR t.state = ?2) "
-        "ORDER BY t.state NOT IN ('queued', 'running'), "
-        "CASE WHEN t.state IN ('queued', 'running') THEN -t.priority ELSE 0 END, "
-        "CASE WHEN t.state IN ('queued', 'running') THEN t.position ELSE -t.updated_ms END "
-        "LIMIT ?3",
+        TASK_COLUMNS "WHERE (?1 IS NULL OR t.owner = ?1) AND (?2 IS NULL OR t.state = ?2) "
+                     "ORDER BY t.state IN " ENDED ", CASE WHEN t.state IN " ENDED
+                     " THEN 0 ELSE -t.priority "
+                     "END, CASE WHEN t.state IN " ENDED " THEN -t.updated_ms ELSE t.position END "
+                     "LIMIT ?3",
         "ssi", owner.hex, state, n_most));
     while (status == CALLA_OK && task_row(s, q, &status, err)) {
         json_t *task = head_of(q);
@@ -263,7 +275,7 @@ static calla_status read_events(task_store *s, task_owner owner, const char *id,
     sqlite3_stmt *q;
     calla_status status = CALLA_OK;
     CALLA_TRY(task_query(s, &q, err,
-                         "SELECT state IN ('done', 'failed', 'cancelled') FROM tasks WHERE id = ?1 "
+                         "SELECT state IN " ENDED " FROM tasks WHERE id = ?1 "
                          "AND (?2 IS NULL OR owner = ?2)",
                          "ss", id, owner.hex));
     *found = task_row(s, q, &status, err);

@@ -23,6 +23,7 @@ void task_work_free(task_work *w)
     free(w->inputs);
     free(w->asked);
     free(w->instructions);
+    free(w->answer);
     json_decref(w->policy);
     json_decref(w->budget);
     *w = (task_work){0};
@@ -48,7 +49,9 @@ static calla_status take_task(sqlite3_stmt *q, task_work *w, calla_error *err)
     w->kind = (task_kind)sqlite3_column_int64(q, 7);
     w->instructions = strdup(task_column(q, 8));
     w->wants_cloud = sqlite3_column_int64(q, 9) != 0;
-    return w->asked && w->instructions ? CALLA_OK : no_memory(err);
+    bool answered = sqlite3_column_type(q, 11) != SQLITE_NULL;
+    if (answered) w->answer = strdup(task_column(q, 11));
+    return w->asked && w->instructions && (w->answer || !answered) ? CALLA_OK : no_memory(err);
 }
 
 static calla_status add_input(task_work *w, const char *label, sqlite3_stmt *q, calla_error *err)
@@ -142,12 +145,12 @@ static calla_status add_usage(task_store *s, task_work *w, calla_error *err)
 {
     sqlite3_stmt *q;
     calla_status status = CALLA_OK;
-    CALLA_TRY(
-        task_query(s, &q, err,
-                   "SELECT coalesce(sum(input_tokens + output_tokens), 0), coalesce(sum(cost), 0), "
-                   "coalesce(sum(outcome = 'interrupted' AND round = ?1 AND step = ?2), 0) "
-                   "FROM attempts WHERE task = ?3",
-                   "iis", w->round, w->step, w->id));
+    CALLA_TRY(task_query(s, &q, err,
+                         "SELECT coalesce(sum(input_tokens + output_tokens), 0) + (SELECT "
+                         "sum(check_tokens) FROM steps WHERE task = ?3), coalesce(sum(cost), 0), "
+                         "coalesce(sum(outcome = 'interrupted' AND round = ?1 AND step = ?2), 0) "
+                         "FROM attempts WHERE task = ?3",
+                         "iis", w->round, w->step, w->id));
     if (task_row(s, q, &status, err)) {
         w->tokens_used = sqlite3_column_int64(q, 0);
         w->cost_used = sqlite3_column_double(q, 1);
@@ -165,7 +168,8 @@ static calla_status read_next(task_store *s, task_work *w, bool *found, calla_er
     CALLA_TRY(task_query(
         s, &q, err,
         "SELECT t.id, t.owner, t.round, t.policy, t.budget, r.instructions, p.step, p.kind, "
-        "p.instructions, p.wants_cloud, p.inputs FROM tasks t JOIN rounds r ON r.task = t.id AND "
+        "p.instructions, p.wants_cloud, p.inputs, p.answer FROM tasks t JOIN rounds r ON r.task = "
+        "t.id AND "
         "r.round = t.round JOIN steps p ON p.task = t.id AND p.round = t.round AND p.done = 0 "
         "WHERE t.state IN ('queued', 'running') AND t.paused = 0 "
         "ORDER BY t.priority DESC, t.position, p.step LIMIT 1",

@@ -188,7 +188,7 @@ cloud_result cloud_answer_chat(http_request *r, api_error *e)
         api_fail(e, 500, NULL, NULL, "no memory for the request");
         return CLOUD_ERROR;
     }
-    judge_asker asker = {r->server, http_socket(r)};
+    judge_asker asker = {r->server, http_socket(r), 0};
     const hybrid_request request = {
         .body = r->json,
         .api_key = access_accepted_key(&r->server->access, http_header(r, "Authorization"),

@@ -279,6 +279,7 @@ static bool metrics_text(http_request *r, api_error *e)
     metrics_write(&r->server->metrics, ready ? r->server->info.memory.total_bytes : 0, &out);
     put_endpoint_counts(&r->server->metrics, &out);
     if (r->server->hybrid) cloud_write_metrics(r->server, &out);
+    if (r->server->tasks) tasks_write_metrics(r->server, &out);
     http_respond_text(r, 200, "text/plain; version=0.0.4; charset=utf-8", &out);
     return true;
 }

@@ -34,7 +34,7 @@ static char *take_content(const reply *a)
 
 char *judge_model_ask(void *user, const char *text, size_t n_bytes, int64_t deadline_ns)
 {
-    const judge_asker *asker = user;
+    judge_asker *asker = user;
     api_error e;
     char *content = NULL;
     if (clock_ns() >= deadline_ns) return NULL;
@@ -43,7 +43,12 @@ char *judge_model_ask(void *user, const char *text, size_t n_bytes, int64_t dead
     reply *a = submit_request(asker->server, body, NULL, &reply_chat, wire_read_chat, &e);
     while (a && !a->closed && clock_ns() < deadline_ns)
         if (reply_run(a, asker->socket, deadline_ns) == REPLY_GONE) break;
-    if (a && a->closed) content = take_content(a);
+    if (a && a->closed) {
+        content = take_content(a);
+        asker->n_tokens += a->job->stats.n_prompt + a->job->stats.n_generated;
+    } else if (a) {
+        asker->n_tokens += (int64_t)n_bytes + MOST_TOKENS; /* late: no more than that */
+    }
     reply_free(a); /* which ends a job that is late */
     json_decref(body);
     return content;

@@ -10,6 +10,7 @@
 typedef struct judge_asker {
     server *server;
     int socket;
+    int64_t n_tokens; /* that its jobs have used, in and out */
 } judge_asker;
 
 /* A judge_ask_fn; `user` is a judge_asker. */

@@ -157,13 +157,14 @@ static void report_tasks(void *user, const char *message)
 static calla_status start_tasks(server *s, calla_error *err)
 {
     calla_status status = CALLA_OK;
-    s->task_judge = (judge_asker){s, -1};
+    s->task_judge = (judge_asker){s, -1, 0};
     const task_runner_options options = {.store = s->tasks,
                                          .hybrid = s->hybrid,
                                          .ask = task_model_ask,
                                          .ask_user = s,
                                          .judge = judge_model_ask,
                                          .judge_user = &s->task_judge,
+                                         .judge_tokens = &s->task_judge.n_tokens,
                                          .n_interruptions = MAX_INTERRUPTIONS,
                                          .report = report_tasks,
                                          .report_user = s};

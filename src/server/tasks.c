@@ -109,7 +109,8 @@ static bool respond_task(http_request *r, const target *t, api_error *e)
 
 static bool is_state(const char *text)
 {
-    static const char *const states[] = {"queued", "running", "done", "failed", "cancelled", NULL};
+    static const char *const states[] = {
+        "queued", "running", "waiting_for_consent", "done", "failed", "cancelled", NULL};
     for (int i = 0; states[i]; i++)
         if (strcmp(states[i], text) == 0) return true;
     return false;
@@ -125,7 +126,9 @@ static bool respond_list(http_request *r, const target *t, api_error *e)
     if (limit && (!*limit || *end || n < 1 || n > LIST_MOST))
         return api_invalid(e, "limit", "limit must be a whole number from 1 to %d", LIST_MOST);
     if (state && !is_state(state))
-        return api_invalid(e, "state", "state must be queued, running, done, failed or cancelled");
+        return api_invalid(e, "state",
+                           "state must be queued, running, waiting_for_consent, done, failed or "
+                           "cancelled");
     if (task_store_list(t->store, t->owner, state, n, &tasks, &err) != CALLA_OK)
         return fail(&err, e);
     respond_value(r, json_pack("{s:s, s:o}", "object", "list", "data", tasks));
@@ -237,10 +240,14 @@ static bool respond_result(http_request *r, const target *t, calla_status status
 {
     if (status != CALLA_OK) return fail(err, e);
     if (result == TASK_UNKNOWN) return not_found(t, e);
+    if (result == TASK_WRONG_TOKEN)
+        return api_fail(e, 409, "token", "wrong_token",
+                        "the token is not the one of what the task asks now");
     if (result == TASK_WRONG_STATE)
         return api_fail(e, 409, NULL, "wrong_state", "%s",
-                        strcmp(t->verb, "messages") == 0 ? "a follow-up is for a task that is done"
-                                                         : "the task has ended");
+                        strcmp(t->verb, "messages") == 0  ? "a follow-up is for a task that is done"
+                        : strcmp(t->verb, "consent") == 0 ? "the task asks nothing"
+                                                          : "the task has ended");
     return respond_task(r, t, e);
 }
 
@@ -273,6 +280,39 @@ static bool follow_up(http_request *r, const target *t, api_error *e)
     return respond_result(r, t, status, result, &err, e);
 }
 
+typedef struct consent_answer {
+    const char *token;
+    bool decline;
+} consent_answer;
+
+static bool read_token(const json_t *value, const char *name, void *into, api_error *e)
+{
+    consent_answer *a = into;
+    a->token = json_string_value(value);
+    return a->token || api_invalid(e, name, "%s must be a string", name);
+}
+
+static bool read_decline(const json_t *value, const char *name, void *into, api_error *e)
+{
+    consent_answer *a = into;
+    a->decline = json_is_true(value);
+    return a->decline || api_invalid(e, name, "%s can only be true", name);
+}
+
+static bool answer_consent(http_request *r, const target *t, api_error *e)
+{
+    static const field fields[] = {{"token", read_token}, {"decline", read_decline}, {0}};
+    static const field *const lists[] = {fields, NULL};
+    consent_answer a = {0};
+    calla_error err;
+    task_result result = TASK_OK;
+    if (!fields_read(r->json, "", lists, &a, e)) return false;
+    if (!a.token == !a.decline)
+        return api_invalid(e, "token", "either token or decline has to be there");
+    calla_status status = task_store_answer(t->store, t->owner, t->id, a.token, &result, &err);
+    return respond_result(r, t, status, result, &err, e);
+}
+
 static bool read_priority(const json_t *value, const char *name, void *into, api_error *e)
 {
     return field_int(value, name, -TASK_MAX_PRIORITY, TASK_MAX_PRIORITY, into, e);
@@ -301,6 +341,7 @@ bool tasks_post(http_request *r, api_error *e)
     if (!*t.id) return create_task(r, &t, e);
     if (!*t.verb) return set_priority(r, &t, e);
     if (strcmp(t.verb, "messages") == 0) return follow_up(r, &t, e);
+    if (strcmp(t.verb, "consent") == 0) return answer_consent(r, &t, e);
     if (strcmp(t.verb, "pause") == 0) return run_command(r, &t, TASK_PAUSE, e);
     if (strcmp(t.verb, "resume") == 0) return run_command(r, &t, TASK_RESUME, e);
     if (strcmp(t.verb, "cancel") == 0) return run_command(r, &t, TASK_CANCEL, e);
@@ -329,4 +370,32 @@ bool tasks_delete(http_request *r, api_error *e)
     if (result == TASK_UNKNOWN) return not_found(&t, e);
     respond_value(r, json_pack("{s:s, s:s, s:b}", "id", t.id, "object", "task", "deleted", 1));
     return true;
+}
+
+/* ---- metrics ---- */
+
+/* One gauge of an object's numbers, each with its name as the label. */
+static void put_gauges(strbuf *out, const char *name, const char *label, const char *help,
+                       json_t *values)
+{
+    strbuf_printf(out, "# HELP calla_%s %s\n# TYPE calla_%s gauge\n", name, help, name);
+    for (void *i = json_object_iter(values); i; i = json_object_iter_next(values, i)) {
+        strbuf_printf(out, "calla_%s{%s=", name, label);
+        json_write_string(out, json_object_iter_key(i), strlen(json_object_iter_key(i)));
+        strbuf_printf(out, "} %.15g\n", json_number_value(json_object_iter_value(i)));
+    }
+}
+
+void tasks_write_metrics(const server *s, strbuf *out)
+{
+    json_t *totals;
+    if (task_store_totals(s->tasks, &totals, NULL) != CALLA_OK) return; /* as a scrape that fails */
+    put_gauges(out, "tasks", "state", "Tasks in the file, by their state.",
+               json_object_get(totals, "tasks"));
+    put_gauges(out, "tasks_tokens", "where",
+               "Tokens that these tasks have used, here, in the cloud, and to check what leaves.",
+               json_object_get(totals, "tokens"));
+    put_gauges(out, "tasks_cost", "currency", "What these tasks have cost in the cloud.",
+               json_object_get(totals, "cost"));
+    json_decref(totals);
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static char tasks_path[600], policy_path[600], audit_path[600];
 
@@ -116,6 +117,52 @@ static void test_life(void **state)
     fake_cloud_stop(f);
 }
 
+/* The task once it is in this state. */
+static answer_t poll_for(const server *s, const char *path, const char *state)
+{
+    for (;;) {
+        const struct timespec a_while = {.tv_nsec = 5000000};
+        answer_t a = client_get(s, 200, path);
+        if (strcmp(text_at(a.json, "state"), state) == 0) return a;
+        if (json_is_object(json_at(a.json, "error"))) fail_msg("not %s: %s", state, a.body);
+        answer_clear(&a);
+        nanosleep(&a_while, NULL);
+    }
+}
+
+/* The budget leaves too little for any plan, so the whole task is a step for the cloud. */
+static void test_consent(void **state)
+{
+    (void)state;
+    char path[100], url[140], yes[160];
+    fake_cloud *f = fake_cloud_start();
+    set_paths("{\"categories\": {\"payment_card\": \"ask\"}}");
+    server *s = start(fake_cloud_url(f), NULL);
+    file_task(s,
+              "{\"instructions\": \"What is 4111 1111 1111 1111?\", \"budget\": {\"tokens\": "
+              "1500}}",
+              path);
+    answer_t a = poll_for(s, path, "waiting_for_consent");
+    assert_string_equal(text_at(a.json, "consent.findings.0.excerpt"), "4***11");
+    assert_int_equal(fake_cloud_n_requests(f), 0);
+    snprintf(yes, sizeof yes, "{\"token\": \"%s\"}", text_at(a.json, "consent.token"));
+    answer_clear(&a);
+    snprintf(url, sizeof url, "%s/consent", path);
+    expect(s, 409, "POST", url, "{\"token\": \"other\"}", "wrong_token");
+    a = client_get(s, 200, "/v1/tasks?state=waiting_for_consent");
+    assert_int_equal(json_array_size(json_object_get(a.json, "data")), 1);
+    answer_clear(&a);
+    expect(s, 200, "POST", url, yes, NULL);
+    a = await(s, path, "done", NULL);
+    assert_string_equal(text_at(a.json, "rounds.0.steps.1.attempts.0.where"), "cloud");
+    answer_clear(&a);
+    char *sent = fake_cloud_received(f);
+    assert_non_null(strstr(sent, "4111"));
+    free(sent);
+    client_stop(s);
+    fake_cloud_stop(f);
+}
+
 static void test_commands(void **state)
 {
     (void)state;
@@ -137,6 +184,17 @@ static void test_commands(void **state)
     answer_t a = client_get(s, 200, path);
     assert_string_equal(text_at(a.json, "state"), "cancelled");
     assert_int_equal(int_at(a.json, "priority"), 3);
+    answer_clear(&a);
+    snprintf(url, sizeof url, "%s/consent", path);
+    expect(s, 409, "POST", url, "{\"decline\": true}", "wrong_state");
+    expect(s, 400, "POST", url, "{\"decline\": false}", "invalid_value");
+    expect(s, 400, "POST", url, "{\"token\": \"x\", \"decline\": true}", "invalid_value");
+    expect(s, 400, "POST", url, "{\"token\": 1}", "invalid_value");
+    expect(s, 400, "POST", url, "{}", "invalid_value");
+    a = client_get(s, 200, "/metrics");
+    assert_non_null(strstr(a.body, "\ncalla_tasks{state=\"cancelled\"} 1\n"));
+    assert_non_null(strstr(a.body, "\ncalla_tasks{state=\"queued\"} 0\n"));
+    assert_non_null(strstr(a.body, "\ncalla_tasks_tokens{where=\"cloud\"} 0\n"));
     answer_clear(&a);
     snprintf(url, sizeof url, "%s/explode", path);
     expect(s, 404, "POST", url, "{}", "unknown_url");
@@ -210,9 +268,8 @@ static void test_restart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_life),
-        cmocka_unit_test(test_commands),
-        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_life),     cmocka_unit_test(test_consent),
+        cmocka_unit_test(test_commands), cmocka_unit_test(test_keys),
         cmocka_unit_test(test_restart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

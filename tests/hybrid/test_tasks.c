@@ -88,6 +88,8 @@ static void test_requests(void **state)
          "policy.categories.mail: there is no such category"},
         {"{\"instructions\": \"a\", \"policy\": {\"categories\": {\"email\": \"no\"}}}",
          "policy.categories.email: must be allow"},
+        {"{\"instructions\": \"a\", \"policy\": {\"on_ask\": \"allow\"}}",
+         "policy.on_ask: must be"},
         {"{\"instructions\": \"a\", \"budget\": {\"tokens\": 0}}", "budget.tokens: must be"},
         {"{\"instructions\": \"a\", \"budget\": {\"cost\": -1}}", "budget.cost: must be"},
         {"{\"instructions\": \"a\", \"priority\": 101}", "priority: must be"},
@@ -254,7 +256,7 @@ static json_t *read_task(bench *b, const char *id)
     return task;
 }
 
-/* The task once it is in this state. */
+/* The task once it is in this state; it fails in another that does not end by itself. */
 static json_t *await(bench *b, const char *id, const char *wanted)
 {
     for (;;) {
@@ -591,6 +593,118 @@ static void test_local_failure(void **state)
     close_bench(b);
 }
 
+/* ---- consent ---- */
+
+static const char asking[] = "{\"categories\": {\"payment_card\": \"ask\"}}";
+#define CARD_TASK "{\"instructions\": \"i\", \"texts\": [\"Card " CARD "\"]}"
+#define CARD_TASK_ALONE                                                                            \
+    "{\"instructions\": \"i\", \"texts\": [\"Card " CARD                                           \
+    "\"], \"policy\": {\"on_ask\": \"keep_local\"}}"
+
+static bench *open_asking(void)
+{
+    bench *b = open_bench(asking);
+    b->plan = PLAN(STEP("a", "\"input_1\"", "cloud") ", " STEP("b", "\"step_1\"", "cloud"));
+    start_runner(b);
+    return b;
+}
+
+/* The token the task waits for; checks what is asked. */
+static void take_token(bench *b, const char *id, char token[80])
+{
+    json_t *task = await(b, id, "waiting_for_consent");
+    char *text = json_dumps(at(task, "consent"), 0);
+    assert_string_equal(text_at_path(task, "consent.findings.0.category"), "payment_card");
+    assert_string_equal(text_at_path(task, "consent.destination"), hybrid_origin(b->hybrid));
+    assert_null(strstr(text, CARD));
+    assert_int_equal(json_integer_value(at(task, "consent.step")), 1);
+    snprintf(token, 80, "%s", text_at_path(task, "consent.token"));
+    assert_true(strlen(token) > 16);
+    free(text);
+    json_decref(task);
+}
+
+static void answer_with_token(bench *b, const char *id, const char *token, task_result expected)
+{
+    calla_error err;
+    task_result result;
+    assert_ok(task_store_answer(b->store, all, id, token, &result, &err), &err);
+    assert_int_equal(result, expected);
+}
+
+/* Nothing leaves before the yes; then this step does, and what it made stays. Other tasks go on. */
+static void test_consent(void **state)
+{
+    (void)state;
+    char token[80], other[80];
+    bench *b = open_asking();
+    file_task(b, "t", CARD_TASK);
+    take_token(b, "t", token);
+    file_task(b, "alone", CARD_TASK_ALONE);
+    json_t *task = await(b, "alone", "done");
+    assert_string_equal(text_at_path(task, "rounds.0.steps.1.attempts.0.where"), "local");
+    json_decref(task);
+    assert_int_equal(fake_cloud_n_requests(b->cloud), 0);
+    file_task(b, "u", CARD_TASK);
+    take_token(b, "u", other);
+    answer_with_token(b, "t", other, TASK_WRONG_TOKEN);
+    answer_with_token(b, "t", "", TASK_WRONG_TOKEN);
+    answer_with_token(b, "none", token, TASK_UNKNOWN);
+    answer_with_token(b, "alone", token, TASK_WRONG_STATE);
+    assert_int_equal(fake_cloud_n_requests(b->cloud), 0);
+    answer_with_token(b, "t", token, TASK_OK);
+    task = await(b, "t", "done");
+    const json_t *steps = at(task, "rounds.0.steps");
+    assert_string_equal(text_at_path(steps, "1.attempts.0.where"), "cloud");
+    assert_non_null(strstr(text_at_path(steps, "1.attempts.0.reasons.1"), "agreed to by consent"));
+    assert_string_equal(text_at_path(steps, "2.attempts.0.where"), "local");
+    assert_string_equal(text_at_path(steps, "2.attempts.0.reasons.0"), "step_1 is sensitive");
+    assert_true(json_is_null(at(task, "consent")));
+    json_decref(task);
+    answer_with_token(b, "t", token, TASK_WRONG_STATE);
+    answer_with_token(b, "u", NULL, TASK_OK); /* no */
+    task = await(b, "u", "done");
+    assert_string_equal(text_at_path(task, "rounds.0.steps.1.attempts.0.where"), "local");
+    json_decref(task);
+    assert_int_equal(fake_cloud_n_requests(b->cloud), 1);
+    file_task(b, "v", CARD_TASK);
+    take_token(b, "v", token);
+    command(b, "v", TASK_CANCEL, TASK_OK);
+    answer_with_token(b, "v", token, TASK_WRONG_STATE);
+    json_decref(await(b, "v", "cancelled"));
+    close_bench(b);
+}
+
+/* Tokens end with the program: the question stays, and a yes to it is asked for anew. */
+static void test_consent_restart(void **state)
+{
+    (void)state;
+    char token[80], again[80];
+    calla_error err;
+    bench *b = open_asking();
+    file_task(b, "t", CARD_TASK);
+    take_token(b, "t", token);
+    stop_runner(b);
+    hybrid_stop(b->hybrid, clock_ns());
+    hybrid_close(b->hybrid);
+    task_store_close(b->store);
+    const hybrid_options options = {
+        .url = fake_cloud_url(b->cloud), .model = "far", .policy = b->policy, .audit = b->audit};
+    assert_ok(hybrid_open(&options, &b->hybrid, &err), &err);
+    assert_ok(task_store_open(b->path, &b->store, &err), &err);
+    start_runner(b);
+    take_token(b, "t", again);
+    assert_string_equal(again, token);
+    answer_with_token(b, "t", token, TASK_OK);
+    take_token(b, "t", again);
+    assert_string_not_equal(again, token);
+    assert_int_equal(fake_cloud_n_requests(b->cloud), 0);
+    answer_with_token(b, "t", again, TASK_OK);
+    json_decref(await(b, "t", "done"));
+    assert_int_equal(fake_cloud_n_requests(b->cloud), 1);
+    close_bench(b);
+}
+
 /* ---- budgets ---- */
 
 static void test_budgets(void **state)
@@ -632,6 +746,62 @@ static void test_budgets(void **state)
     task = await(b, "t4", "done");
     assert_string_equal(text_at_path(task, "rounds.0.steps.1.attempts.0.where"), "cloud");
     json_decref(task);
+    close_bench(b);
+}
+
+static int64_t judged;
+
+static char *fake_judge(void *user, const char *text, size_t n_bytes, int64_t deadline_ns)
+{
+    (void)user, (void)text, (void)n_bytes, (void)deadline_ns;
+    judged += 700;
+    return strdup("{\"findings\": [], \"sure\": true}");
+}
+
+/* What the look at a request uses counts, before it is sent and after. */
+static void test_budget_of_check(void **state)
+{
+    (void)state;
+    bench *b = open_bench("{\"model_check\": {\"when\": \"always\"}}");
+    calla_error err;
+    b->plan = PLAN(STEP("a", "", "cloud"));
+    judged = 0;
+    const task_runner_options options = {.store = b->store,
+                                         .hybrid = b->hybrid,
+                                         .ask = fake_ask,
+                                         .ask_user = b,
+                                         .judge = fake_judge,
+                                         .judge_tokens = &judged,
+                                         .n_interruptions = 3};
+    assert_ok(task_runner_start(&options, &b->runner, &err), &err);
+    file_task(b, "t0", "{\"instructions\": \"i\"}");
+    json_t *task = await(b, "t0", "done");
+    assert_string_equal(text_at_path(task, "rounds.0.steps.1.attempts.0.where"), "cloud");
+    int64_t n = json_integer_value(at(task, "usage.check_tokens"));
+    assert_true(n > 0 && n % 700 == 0);
+    json_decref(task);
+    int n_sent = fake_cloud_n_requests(b->cloud);
+    b->plan = PLAN(STEP("another", "", "cloud")); /* a text that was not looked at yet */
+    file_task(b, "t1",
+              "{\"instructions\": \"j\", \"budget\": "
+              "{\"tokens\": 1900}}");
+    task = await(b, "t1", "done");
+    assert_int_equal(json_integer_value(at(task, "usage.check_tokens")), 700);
+    json_decref(task);
+    char *body = fake_cloud_last_body(b->cloud);
+    json_t *sent = json_of(body);
+    int64_t most = json_integer_value(json_object_get(sent, "max_tokens"));
+    assert_true(most >= 16 && most < 1900 - 700 - 15);
+    json_decref(sent);
+    free(body);
+    assert_int_equal(fake_cloud_n_requests(b->cloud), n_sent + 1);
+    json_t *totals;
+    assert_ok(task_store_totals(b->store, &totals, &err), &err);
+    assert_int_equal((int)json_number_value(at(totals, "tasks.done")), 2);
+    assert_int_equal((int)json_number_value(at(totals, "tasks.failed")), 0);
+    assert_int_equal((int)json_number_value(at(totals, "tokens.cloud")), 300);
+    assert_true(json_number_value(at(totals, "tokens.check")) >= 700);
+    json_decref(totals);
     close_bench(b);
 }
 
@@ -1010,25 +1180,17 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kill), /* first: it forks, and the others have threads */
-        cmocka_unit_test(test_requests),
-        cmocka_unit_test(test_rules),
-        cmocka_unit_test(test_plans),
-        cmocka_unit_test(test_plan_of_no_use),
-        cmocka_unit_test(test_plan_by_texts),
-        cmocka_unit_test(test_plan_too_long),
-        cmocka_unit_test(test_split),
-        cmocka_unit_test(test_own_rules),
-        cmocka_unit_test(test_cloud_down),
-        cmocka_unit_test(test_cloud_without_usage),
-        cmocka_unit_test(test_client_rules),
-        cmocka_unit_test(test_local_failure),
-        cmocka_unit_test(test_budgets),
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_cancel_mid_step),
-        cmocka_unit_test(test_interrupted),
-        cmocka_unit_test(test_interrupted_too_often),
-        cmocka_unit_test(test_follow_up),
-        cmocka_unit_test(test_owners_and_keys),
+        cmocka_unit_test(test_requests),      cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_plans),         cmocka_unit_test(test_plan_of_no_use),
+        cmocka_unit_test(test_plan_by_texts), cmocka_unit_test(test_plan_too_long),
+        cmocka_unit_test(test_split),         cmocka_unit_test(test_own_rules),
+        cmocka_unit_test(test_cloud_down),    cmocka_unit_test(test_cloud_without_usage),
+        cmocka_unit_test(test_client_rules),  cmocka_unit_test(test_local_failure),
+        cmocka_unit_test(test_consent),       cmocka_unit_test(test_consent_restart),
+        cmocka_unit_test(test_budgets),       cmocka_unit_test(test_budget_of_check),
+        cmocka_unit_test(test_order),         cmocka_unit_test(test_cancel_mid_step),
+        cmocka_unit_test(test_interrupted),   cmocka_unit_test(test_interrupted_too_often),
+        cmocka_unit_test(test_follow_up),     cmocka_unit_test(test_owners_and_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

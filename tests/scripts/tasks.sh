@@ -25,9 +25,10 @@ tasks() { "$calla" tasks "$@" --url "http://127.0.0.1:$(cat near.port)" 2>err; }
 # The server that has the tasks.
 near() {
     start near --cloud-url "http://127.0.0.1:$(cat far.port)/v1" --cloud-model tiny --audit audit.db \
-        --tasks tasks.db
+        --tasks tasks.db --policy policy.json
 }
 
+echo '{"categories": {"phone": "ask"}}' >policy.json
 start far
 far=$started
 near
@@ -56,6 +57,31 @@ tasks show "$paused" && fail "show after delete"
 grep -q "There is no task" err || fail "show after delete: $(cat err)"
 [ "$(tasks add -p x --once mine --paused)" = "$(tasks add -p x --once mine --paused)" ] ||
     fail "--once files twice"
+
+# What has to be asked about waits for a yes; the budget leaves nothing for a plan. Without a terminal
+# it is said how to give it.
+pay=(add -p "Call +49 30 12345678" --tokens 1500 --wait)
+setsid "$calla" tasks "${pay[@]}" --url "http://127.0.0.1:$(cat near.port)" >out 2>unasked </dev/null &&
+    fail "an answer without consent: $(cat out)"
+asking=$(tasks list --state waiting_for_consent | cut -d' ' -f1)
+grep -q "calla tasks consent $asking" unasked || fail "it is not said how to agree: $(cat unasked)"
+if command -v script >/dev/null; then
+    for word in n y; do
+        [ -n "$asking" ] || asking=$(tasks add "${pay[@]:1:4}")
+        until [ -n "$(tasks list --state waiting_for_consent)" ]; do sleep 0.02; done
+        echo "$word" | script -qec "$calla tasks consent $asking --url http://127.0.0.1:$(cat near.port)" \
+            /dev/null >out 2>err
+        grep -q "phone " out || fail "consent $word does not show what is found: $(cat out err)"
+        tasks watch "$asking" >out || fail "after consent $word: $(cat err)"
+        tasks show "$asking" >"shown.$word"
+        tasks delete "$asking" || fail "delete: $(cat err)"
+        asking=
+    done
+    grep -q "local done.*nobody agreed" shown.n || fail "after a no: $(cat shown.n)"
+    grep -q "cloud done.*agreed to by consent" shown.y || fail "after a yes: $(cat shown.y)"
+else
+    tasks delete "$asking" || fail "delete: $(cat err)"
+fi
 
 # Killed at any moment: the tasks are all there afterwards, and end.
 for i in 1 2 3 4 5 6; do tasks add -p "Task $i" notes.txt >>filed || fail "add: $(cat err)"; done
