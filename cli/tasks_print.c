@@ -85,11 +85,27 @@ static void print_round(const json_t *round)
     }
 }
 
+/* What a task waits for somebody to agree to. */
+static void print_question(const json_t *task)
+{
+    const json_t *question = json_object_get(task, "consent");
+    const json_t *findings = json_object_get(question, "findings");
+    if (!json_is_object(question)) return;
+    printf("  step %lld may send this only with your consent (calla tasks consent %s):\n",
+           tasks_number_of(question, "step"), tasks_text_of(task, "id"));
+    for (size_t i = 0; i < json_array_size(findings); i++) {
+        const json_t *f = json_array_get(findings, i);
+        printf("    %-16s ", tasks_text_of(f, "category"));
+        put_line(tasks_text_of(f, "excerpt"), 60);
+    }
+}
+
 void tasks_print_task(const json_t *task)
 {
     const json_t *rounds = json_object_get(task, "rounds");
     tasks_print_head(task);
     for (size_t i = 0; i < json_array_size(rounds); i++) print_round(json_array_get(rounds, i));
+    print_question(task);
 }
 
 /* The result, or why there is none. */

@@ -64,6 +64,7 @@ pay=(add -p "Call +49 30 12345678" --tokens 1500 --wait)
 setsid "$calla" tasks "${pay[@]}" --url "http://127.0.0.1:$(cat near.port)" >out 2>unasked </dev/null &&
     fail "an answer without consent: $(cat out)"
 asking=$(tasks list --state waiting_for_consent | cut -d' ' -f1)
+tasks show "$asking" | grep -q "^    phone  " || fail "show does not say what is asked: $(tasks show "$asking")"
 grep -q "calla tasks consent $asking" unasked || fail "it is not said how to agree: $(cat unasked)"
 if command -v script >/dev/null; then
     for word in n y; do
