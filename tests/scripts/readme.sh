@@ -31,7 +31,8 @@ has() {
     for part; do grep -qF -- "$part" out || fail "no '$part' in: $(cat out err)"; done
 }
 [ "$(grep -c '"calla": {"route": "cloud"' out)" = 3 ] || fail "not three answers of the cloud: $(cat out)"
-has '1 email: redact' '"content": "\"jane.doe@corp-mail.com\""' '"code": "consent_required"' 'agreed to by consent' '"reasons": ["1 iban: keep_local"]'
+has '2 email: redact' '"content": "\"jane.doe@corp-mail.com\""' '"code": "consent_required"'
+has 'agreed to by consent' '"reasons": ["1 iban: keep_local"]'
 has 'step 1 the texts that may leave' 'cloud done' 'step 2 the texts that stay here' 'input_2 is sensitive'
 [ "$(grep -c 'step 0 plan' out)" = 2 ] || fail "not two rounds: $(cat out)"
 [ "$(grep -c 'task.created' err)" = 1 ] || fail "an event is told twice: $(cat err)"

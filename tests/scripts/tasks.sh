@@ -34,7 +34,7 @@ far=$started
 near
 echo "A river is water that flows to the sea." >notes.txt
 echo "Card 4111 1111 1111 1111" >card.txt
-tasks add -p "Say what each text is." notes.txt card.txt --tokens 100000 --wait >result ||
+tasks add -p "Say what each text is." notes.txt card.txt --tokens 4000 --wait >result ||
     fail "add: $(cat err)"
 [ -s result ] || fail "the result is empty: $(cat err)"
 grep -q "task.done" err || fail "the events are not told: $(cat err)"
@@ -85,7 +85,7 @@ else
 fi
 
 # Killed at any moment: the tasks are all there afterwards, and end.
-for i in 1 2 3 4 5 6; do tasks add -p "Task $i" notes.txt >>filed || fail "add: $(cat err)"; done
+for i in 1 2 3; do tasks add -p "Task $i" notes.txt >>filed || fail "add: $(cat err)"; done
 for i in 1 2 3 4; do
     sleep "0.$((RANDOM % 9 + 1))"
     kill -9 "$started"
@@ -95,7 +95,7 @@ done
 while read -r id; do
     tasks watch "$id" >/dev/null || fail "watch $id: $(cat err)"
 done <filed
-[ "$(tasks list --state done --json | wc -l)" = 7 ] || fail "after kills: $(tasks list)"
+[ "$(tasks list --state done --json | wc -l)" = 4 ] || fail "after kills: $(tasks list)"
 grep -q "another process has them open" near.err && fail "the tasks are locked: $(cat near.err)"
 "$calla" audit --audit audit.db --verify >/dev/null 2>err || fail "the audit: $(cat err)"
 grep -qF "4111" far.err near.err && fail "the card is in a log"
