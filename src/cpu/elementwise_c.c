@@ -84,22 +84,34 @@ static bool ranks_before(const float *logits, int32_t i, int32_t j)
 {
     float a = logits[i], b = logits[j];
     if (a > b) return true;
+    if (a < b) return false;
     if (a == b || (isnan(a) && isnan(b))) return i < j;
     return isnan(b) && !isnan(a);
 }
 
+/* 0, or NaN if any of them is not finite. */
+static float router_nothing(const float *logits, int32_t n)
+{
+    f32x4 nothing = {0};
+    int32_t i = 0;
+    for (; i + 4 <= n; i += 4) nothing += load4(logits + i) - load4(logits + i);
+    float sum = nothing[0] + nothing[1] + nothing[2] + nothing[3];
+    for (; i < n; i++) sum += logits[i] - logits[i];
+    return sum;
+}
+
 void router_top_k_c(const float *logits, int32_t n, int32_t k, int32_t *experts, float *weights)
 {
-    for (int32_t s = 0; s < k; s++) {
-        int32_t best = -1;
-        for (int32_t i = 0; i < n; i++) {
-            if (s > 0 && !ranks_before(logits, experts[s - 1], i)) continue; /* taken */
-            if (best < 0 || ranks_before(logits, i, best)) best = i;
-        }
-        experts[s] = best;
+    int32_t held = 0; /* of the first i, in their order */
+    float least = -INFINITY;
+    for (int32_t i = 0; i < n; i++) {
+        if (held == k && (logits[i] <= least || !ranks_before(logits, i, experts[k - 1]))) continue;
+        int32_t s = held < k ? held++ : k - 1;
+        for (; s > 0 && ranks_before(logits, i, experts[s - 1]); s--) experts[s] = experts[s - 1];
+        experts[s] = i;
+        least = logits[experts[held - 1]];
     }
-    float sum = 0;
-    for (int32_t i = 0; i < n; i++) sum += logits[i] - logits[i]; /* 0, or NaN */
+    float sum = router_nothing(logits, n);
     for (int32_t s = 0; s < k; s++) {
         weights[s] = expf(logits[experts[s]] - logits[experts[0]]);
         sum += weights[s];

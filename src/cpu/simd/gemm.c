@@ -23,16 +23,15 @@ void KERNEL(pack_input)(const float *x, int64_t x_stride, const int32_t *rows, i
                         int32_t cols, void *packed)
 {
     float *out = packed;
-    for (int32_t i = 0; i < n; i += VL, out += (size_t)VL * (size_t)cols) {
-        for (int l = 0; l < VL; l++) {
-            if (i + l >= n) {
-                for (int32_t c = 0; c < cols; c++) out[c * VL + l] = 0;
-                continue;
-            }
-            const float *row = x + (rows ? rows[i + l] : i + l) * x_stride;
-            for (int32_t c = 0; c < cols; c++) out[c * VL + l] = row[c];
+    for (int32_t i = 0; i < n; i += VL, out += (size_t)VL * (size_t)cols)
+        for (int32_t c = 0; c < cols; c += VL) {
+            vf v[VL];
+            for (int l = 0; l < VL; l++)
+                v[l] = i + l < n ? vf_load(x + (rows ? rows[i + l] : i + l) * x_stride + c)
+                                 : vf_zero();
+            vf_transpose(v);
+            for (int l = 0; l < VL; l++) vf_store(out + (size_t)(c + l) * VL, v[l]);
         }
-    }
 }
 
 /* sums[row][..] += MR weight rows times n_tiles (1 or 2, a constant) tiles over n_cols columns. */

@@ -58,6 +58,10 @@ ALWAYS_INLINE vf vf_from_bits(vi x)
 {
     return _mm512_castsi512_ps(x);
 }
+ALWAYS_INLINE vi vf_to_bits(vf x)
+{
+    return _mm512_castps_si512(x);
+}
 ALWAYS_INLINE vf vf_magnitude(vf x)
 {
     return _mm512_abs_ps(x);
@@ -69,31 +73,6 @@ ALWAYS_INLINE vi pair_columns(vi a, vi b)
     const vi second = _mm512_add_epi32(first, _mm512_set1_epi32(4));
     vi low = _mm512_permutex2var_epi32(a, first, b), high = _mm512_permutex2var_epi32(a, second, b);
     return _mm512_mask_blend_epi16(0xaaaaaaaa, low, vi_shift_left_16(high));
-}
-/* VL x VL words, rows to columns. */
-ALWAYS_INLINE void transpose_words(vi r[VL])
-{
-    vi t[VL];
-    for (int i = 0; i < VL; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    }
-    for (int i = 0; i < VL; i += 4) {
-        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-    for (int i = 0; i < 4; i++) {
-        t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-        t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-        t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-        t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-    }
-    for (int i = 0; i < 8; i++) {
-        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-    }
 }
 
 #else
@@ -154,6 +133,10 @@ ALWAYS_INLINE vf vf_from_bits(vi x)
 {
     return _mm256_castsi256_ps(x);
 }
+ALWAYS_INLINE vi vf_to_bits(vf x)
+{
+    return _mm256_castps_si256(x);
+}
 ALWAYS_INLINE vf vf_magnitude(vf x)
 {
     return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
@@ -163,26 +146,16 @@ ALWAYS_INLINE vi pair_columns(vi a, vi b)
     vi low = _mm256_permute2x128_si256(a, b, 0x20), high = _mm256_permute2x128_si256(a, b, 0x31);
     return _mm256_blend_epi16(low, vi_shift_left_16(high), 0xaa);
 }
-ALWAYS_INLINE void transpose_words(vi r[VL])
-{
-    vi t[VL];
-    for (int i = 0; i < VL; i += 2) {
-        t[i] = _mm256_unpacklo_epi32(r[i], r[i + 1]);
-        t[i + 1] = _mm256_unpackhi_epi32(r[i], r[i + 1]);
-    }
-    for (int i = 0; i < VL; i += 4) {
-        r[i] = _mm256_unpacklo_epi64(t[i], t[i + 2]);
-        r[i + 1] = _mm256_unpackhi_epi64(t[i], t[i + 2]);
-        r[i + 2] = _mm256_unpacklo_epi64(t[i + 1], t[i + 3]);
-        r[i + 3] = _mm256_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-    for (int i = 0; i < 4; i++) {
-        t[i] = _mm256_permute2x128_si256(r[i], r[i + 4], 0x20);
-        t[i + 4] = _mm256_permute2x128_si256(r[i], r[i + 4], 0x31);
-    }
-    for (int i = 0; i < VL; i++) r[i] = t[i];
-}
 
 #endif
+
+/* VL x VL words, rows to columns. */
+ALWAYS_INLINE void transpose_words(vi r[VL])
+{
+    vf x[VL];
+    for (int i = 0; i < VL; i++) x[i] = vf_from_bits(r[i]);
+    vf_transpose(x);
+    for (int i = 0; i < VL; i++) r[i] = vf_to_bits(x[i]);
+}
 
 #endif
