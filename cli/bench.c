@@ -13,9 +13,9 @@ static const char usage[] =
 static const char notes[] =
     "Decode moves, per step: the weights outside the experts once, each expert once that one of\n"
     "the sequences chose (counted in steps after the timed ones), and for each sequence its\n"
-    "recurrent state twice and its KV cache once. Prefill computes, per prompt token: two\n"
-    "operations a weight that the token meets (embedding and head aside), and the attention and\n"
-    "recurrence.\n";
+    "recurrent state (read; written too, on the CPU at every eighth token) and its KV cache\n"
+    "once. Prefill computes, per prompt token: two operations a weight that the token meets\n"
+    "(embedding and head aside), and the attention and recurrence.\n";
 
 /* ---- lists ---- */
 

@@ -95,14 +95,13 @@ fail:
 static void cpu_capabilities(const backend *b, backend_capabilities *out)
 {
     const model_config *c = &b->config;
-    int64_t state_floats = (int64_t)c->n_value_heads * GDN_HEAD_DIM * GDN_HEAD_DIM *
-                           (c->n_layers - c->n_attention_layers);
+    int64_t states = gdn_state_bytes(c) * (c->n_layers - c->n_attention_layers);
     *out = (backend_capabilities){
         .samples_on_device = false,
         .max_step_sequences = smaller_of(b->options.n_sequences, BACKEND_MAX_SEQUENCES),
         .prefill_chunk = b->options.prefill_chunk,
         .snapshot_grid = 1,
-        .state_bytes = 2 * state_floats * (int64_t)sizeof(float),
+        .state_bytes = states + states / GDN_CELL, /* written once a cell */
         .kv_token_bytes = (int64_t)2 * c->kv_size * c->n_attention_layers * (b->kv_f32 ? 4 : 2),
     };
 }

@@ -100,7 +100,7 @@ typedef struct store {
     size_t block_bytes, head_bytes, row_bytes;
     int32_t max_blocks;  /* of one timeline */
     size_t state_floats; /* of one state: per GDN layer scan states, then window */
-    size_t layer_floats, window_offset;
+    size_t layer_floats, window_offset, rest_offset;
     backend_sequence *sequences; // [n_sequences]
     backend_snapshot *snapshots; // [n_snapshots]
     float *states;               // [n_sequences + 1] states
@@ -165,21 +165,26 @@ typedef struct prefill_scratch {
     unsigned char *packed; // [P][max(D, query_size, value_size)] packed
     float *out;            // [P][D] out_proj's output
     /* GDN and attention share memory. */
-    float *c;                    // [3 + P][conv_channels] projected, after the three rows before
-    float *f;                    // [P][conv_channels] convolved; q, k normalised
-    float *z, *mixed;            // [P][value_size] (attention's mixed: [P][query_size])
-    float *a, *b, *decay, *beta; // [P][Hv]
-    float *q_gate, *q;           // [P][2 query_size], [P][query_size]
-    float *k, *v;                // [P][kv_size]
-    float *attention_mixed;      // [P][query_size]
-    float *cosines, *sines;      // [P][32]
-    float *attention_tile;       // [n_threads][attention_tile_floats]
-    float *router;               // [n_threads][ROUTE_TILE][E + 1]
-    float *route_packed;         // [n_threads] ROUTE_TILE rows of D packed as f32
-    int32_t *experts;            // [P][k]
-    float *weights;              // [P][k]
-    float *shared_scale;         // [P]
-    int32_t *position;           // [P][k] of a slot in the sorted order
+    float *c;         // [3 + P][conv_channels] projected, after the three rows before
+    float *convolved; // [n_threads][conv_channels]
+    /* Of the tokens since the last multiple of GDN_CELL and the chunk's, R = GDN_CELL - 1 + P: */
+    float *qk;              // [Hk][R][2][128] normalised; those before the chunk have only k
+    float *products;        // [Hk][cells of R][GDN_CELL_PRODUCTS]
+    float *decay;           // [R][Hv]
+    float *values;          // [Hv][P][128], then the recurrence's outputs
+    float *z, *mixed;       // [P][value_size] (attention's mixed: [P][query_size])
+    float *a, *b, *beta;    // [P][Hv]
+    float *q_gate, *q;      // [P][2 query_size], [P][query_size]
+    float *k, *v;           // [P][kv_size]
+    float *attention_mixed; // [P][query_size]
+    float *cosines, *sines; // [P][32]
+    float *attention_tile;  // [n_threads][attention_tile_floats]
+    float *router;          // [n_threads][ROUTE_TILE][E + 1]
+    float *route_packed;    // [n_threads] ROUTE_TILE rows of D packed as f32
+    int32_t *experts;       // [P][k]
+    float *weights;         // [P][k]
+    float *shared_scale;    // [P]
+    int32_t *position;      // [P][k] of a slot in the sorted order
     int32_t *rows;    // [P k] token of each sorted slot, then [P] all tokens for the shared one
     int32_t *offsets; // [E + 1] of each expert in the sorted order
     expert_unit *units;
@@ -242,7 +247,9 @@ void *store_kv(const backend *b, int32_t block, int32_t attention_index, int32_t
 /* Writes one token's K or V of one head at `position` of s. */
 void store_write(const backend *b, const backend_sequence *s, int64_t position,
                  int32_t attention_index, int32_t which, int32_t head, const float *row); // [256]
-/* A layer's recurrent state within a timeline's: [Hv][4 slices][128][32]. */
+/* A layer's recurrent state within a timeline's, behind the last whole cell: [Hv][4
+ * slices][128][32].
+ */
 static inline float *state_scan(const backend *b, float *state, int32_t gdn_index)
 {
     return state + (size_t)gdn_index * b->store.layer_floats;
@@ -254,6 +261,20 @@ static inline float *state_window(const backend *b, float *state, int32_t gdn_in
 {
     return state_scan(b, state, gdn_index) + b->store.window_offset +
            (size_t)(position % CONV_TAPS) * (size_t)b->config.conv_channels;
+}
+/* What the recurrence keeps of the tokens since the last multiple of GDN_CELL, of which there are
+ * length % GDN_CELL: what they add to the state, their keys and decays. */
+typedef struct state_rest {
+    float *d;     // [Hv][4 slices][GDN_CELL - 1][32]
+    float *k;     // [Hk][GDN_CELL - 1][128]
+    float *decay; // [GDN_CELL - 1][Hv]
+} state_rest;
+static inline state_rest state_rest_of(const backend *b, float *state, int32_t gdn_index)
+{
+    enum { N = GDN_CELL - 1 };
+    float *d = state_scan(b, state, gdn_index) + b->store.rest_offset;
+    float *k = d + (size_t)N * (size_t)b->config.value_size;
+    return (state_rest){d, k, k + (size_t)N * (size_t)b->config.key_size};
 }
 /* Copies (or zeroes, source NULL) a state, on all threads. */
 void state_copy(backend *b, float *destination, const float *source);
@@ -302,6 +323,12 @@ static inline void run_region(backend *b, operation op, int64_t n, int64_t grain
     int64_t start = profile_start(&b->profile);
     thread_pool_run(b->pool, n, grain, fn, context);
     profile_stop(&b->profile, op, start);
+}
+
+/* Of one layer. */
+static inline int64_t gdn_state_bytes(const model_config *c)
+{
+    return (int64_t)c->n_value_heads * GDN_HEAD_DIM * GDN_HEAD_DIM * (int64_t)sizeof(float);
 }
 
 /* profile.c: count the bytes that must move and the operations, if the profile is on. A GDN layer

@@ -158,18 +158,21 @@ static void norm_rows(step *t, const float *factor, int32_t layer)
 
 /* ---- GDN ---- */
 
-/* One value head of one row: convolution, normalisation, recurrence, gated norm. The q and k
- * channels are convolved again by each value head that shares them, which saves a barrier. */
-static void gdn_head(step *t, int32_t row, int32_t head, float *conv)
+/* A value head's part of a token: its row of k, q and v convolved, its gates. */
+typedef struct head_token {
+    const float *q, *k, *v; // [128]
+    float decay, beta;
+} head_token;
+
+static head_token gdn_head_token(const step *t, int32_t row, int32_t head, float *conv)
 {
     backend *b = t->b;
     const model_config *c = &b->config;
     const prepared_layer *p = t->prepared;
-    float *state = sequence_of(t, row)->at.state;
-    int64_t position = t->position[row];
     const float *window[CONV_TAPS];
     for (int i = 0; i < CONV_TAPS; i++) /* + 1: not below zero at the start; the ring has 4 rows */
-        window[i] = state_window(b, state, p->gdn_index, position + 1 + i);
+        window[i] =
+            state_window(b, sequence_of(t, row)->at.state, p->gdn_index, t->position[row] + 1 + i);
     int32_t key_head = head / (c->n_value_heads / c->n_key_heads);
     int32_t q = key_head * GDN_HEAD_DIM, k = c->key_size + q;
     int32_t v = 2 * c->key_size + head * GDN_HEAD_DIM;
@@ -178,24 +181,72 @@ static void gdn_head(step *t, int32_t row, int32_t head, float *conv)
     b->k.conv_silu(window, p->conv, c->conv_channels, v, v + GDN_HEAD_DIM, conv);
     b->k.l2norm(conv + q, 1.0f / sqrtf(GDN_HEAD_DIM));
     b->k.l2norm(conv + k, 1.0f);
-    float decay, beta;
+    head_token token = {.q = conv + q, .k = conv + k, .v = conv + v};
     int64_t gate = (int64_t)row * c->n_value_heads + head;
     b->k.gdn_gates(t->d->a + gate, t->d->b + gate, p->neg_exp_a + head, p->dt_bias + head, 1,
-                   &decay, &beta);
-    _Alignas(64) float o[GDN_HEAD_DIM];
-    float *scan = state_scan(b, state, p->gdn_index) + (size_t)head * GDN_HEAD_DIM * GDN_HEAD_DIM;
-    for (int s = 0; s < HEAD_SLICES; s++)
-        b->k.gdn_scan(&(gdn_scan_args){.state = scan + s * GDN_HEAD_DIM * GDN_SLICE,
+                   &token.decay, &token.beta);
+    return token;
+}
+
+/* The recurrence of one head: the token joins those since the last whole cell, which ends the cell
+ * if they are GDN_CELL. Value heads share keys; the first one keeps the token's for the next. */
+static void gdn_head_scan(const step *t, int32_t row, int32_t head, const head_token *token,
+                          float *out) // [128]
+{
+    backend *b = t->b;
+    const model_config *c = &b->config;
+    const size_t floats = (size_t)GDN_HEAD_DIM * GDN_SLICE, rests = (GDN_CELL - 1) * GDN_SLICE;
+    float *state = sequence_of(t, row)->at.state;
+    state_rest rest = state_rest_of(b, state, t->prepared->gdn_index);
+    float *scan = state_scan(b, state, t->prepared->gdn_index);
+    int32_t before = (int32_t)(t->position[row] % GDN_CELL), heads = c->n_value_heads;
+    int32_t key_head = head / (heads / c->n_key_heads);
+    _Alignas(64) float k[GDN_CELL][GDN_HEAD_DIM], products[GDN_CELL_PRODUCTS], decay[GDN_CELL];
+    float *kept = rest.k + (size_t)key_head * (GDN_CELL - 1) * GDN_HEAD_DIM;
+    memcpy(k, kept, (size_t)before * sizeof k[0]);
+    memcpy(k[before], token->k, sizeof k[0]);
+    for (int32_t i = 0; i < before; i++) decay[i] = rest.decay[i * heads + head];
+    decay[before] = token->decay;
+    b->k.gdn_products(&(gdn_products_args){.first = before,
+                                           .n_tokens = 1,
+                                           .q = token->q,
+                                           .k = k[0],
+                                           .qk_stride = GDN_HEAD_DIM,
+                                           .out = products});
+    for (int s = 0; s < HEAD_SLICES; s++) {
+        size_t slice = (size_t)head * HEAD_SLICES + (size_t)s;
+        b->k.gdn_scan(&(gdn_scan_args){.state = scan + slice * floats,
+                                       .rest = rest.d + slice * rests,
+                                       .first = before,
                                        .n_tokens = 1,
-                                       .q = conv + q,
-                                       .k = conv + k,
-                                       .v = conv + v + s * GDN_SLICE,
-                                       .decay = &decay,
-                                       .beta = &beta,
-                                       .out = o + s * GDN_SLICE});
+                                       .q = token->q,
+                                       .k = k[0],
+                                       .qk_stride = GDN_HEAD_DIM,
+                                       .products = products,
+                                       .v = token->v + s * GDN_SLICE,
+                                       .decay = decay,
+                                       .beta = &token->beta,
+                                       .gate_stride = 1,
+                                       .out = out + s * GDN_SLICE});
+    }
+    if (before == GDN_CELL - 1) return;
+    rest.decay[before * heads + head] = token->decay;
+    if (head % (heads / c->n_key_heads) == 0)
+        memcpy(kept + before * GDN_HEAD_DIM, token->k, sizeof k[0]);
+}
+
+/* One value head of one row: convolution, normalisation, recurrence, gated norm. The q and k
+ * channels are convolved again by each value head that shares them, which saves a barrier. */
+static void gdn_head(step *t, int32_t row, int32_t head, float *conv)
+{
+    backend *b = t->b;
+    const model_config *c = &b->config;
+    _Alignas(64) float o[GDN_HEAD_DIM];
+    head_token token = gdn_head_token(t, row, head, conv);
+    gdn_head_scan(t, row, head, &token, o);
     float *mixed = t->d->mixed + (size_t)row * (size_t)c->value_size;
     b->k.gated_norm(o, t->d->z + (size_t)row * (size_t)c->value_size + head * GDN_HEAD_DIM,
-                    p->gdn_norm, c->rms_eps, mixed + head * GDN_HEAD_DIM);
+                    t->prepared->gdn_norm, c->rms_eps, mixed + head * GDN_HEAD_DIM);
     int32_t groups = GDN_HEAD_DIM / QUANT_GROUP;
     if (b->k.fast)
         b->k.quantize_input(mixed, c->value_size, head * groups, (head + 1) * groups,

@@ -30,6 +30,7 @@ static void use_c(cpu_kernels *k)
         .add_scaled = add_scaled_c,
         .router_top_k = router_top_k_c,
         .f32_to_f16 = f32_to_f16_c,
+        .gdn_products = gdn_products_c,
         .gdn_scan = gdn_scan_c,
         .attention_block_f32 = attention_block_f32_c,
         .attention_block_f16 = attention_block_f16_c,
@@ -62,6 +63,7 @@ static void use_c(cpu_kernels *k)
         (k)->sigmoid_gate = sigmoid_gate_##isa_name;                                               \
         (k)->add_scaled = add_scaled_##isa_name;                                                   \
         (k)->f32_to_f16 = f32_to_f16_##isa_name;                                                   \
+        (k)->gdn_products = gdn_products_##isa_name;                                               \
         (k)->gdn_scan = gdn_scan_##isa_name;                                                       \
         (k)->attention_block_f32 = attention_block_f32_##isa_name;                                 \
         (k)->attention_block_f16 = attention_block_f16_##isa_name;                                 \

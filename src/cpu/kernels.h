@@ -23,6 +23,7 @@ enum {
     GEMV_MAX_INPUTS = 8,      /* input rows of one gemv call: BACKEND_MAX_SEQUENCES */
     ATTENTION_MAX_ROWS = 128, /* query rows of one attention_block call */
     GDN_SLICE = 32,           /* value columns of one gdn_scan call */
+    GDN_CELL = 8,             /* tokens at multiples of so many that gdn_scan does at once */
     MEASURE_AHEAD = 4096,     /* bytes: a page, which the hardware's prefetch does not cross */
 };
 
@@ -160,23 +161,91 @@ typedef void f32_to_f16_fn(const float *x, int32_t n, uint16_t *out);
 
 /* ---- Gated DeltaNet recurrence (MODEL.md 3.5) ---- */
 
-/* 32 value columns of one head's state over n_tokens tokens, one after another:
- *   p = decay S^T k;  d = beta (v - p);  S = decay S + k d^T;  out = S^T q.
- * Prefill and decode use the same. Reads and writes the slice's 16 KB once (it stays in L1 over the
- * tokens); 7 operations per state element and token. */
-typedef struct gdn_scan_args {
-    float *state; // [128][32], key dim by value column, in place
-    int32_t n_tokens;
-    const float *q, *k; // [n_tokens][128], rows qk_stride apart; normalised, q scaled
+/* The recurrence
+ *   d = beta (v - decay S^T k);  S = decay S + k d^T;  out = S^T q
+ * in cells of GDN_CELL tokens at multiples of GDN_CELL: S is touched once a cell, and a token adds
+ * what the tokens of its cell before it did. With S as the cell found it, g(t, j) the product of
+ * the decays behind token j up to token t, and g(t) that of the cell's up to t:
+ *   d_t = beta_t (v_t - g(t) S^T k_t - sum over j < t of g(t, j) (k_t . k_j) d_j)
+ *   out_t = g(t) S^T q_t + sum over j <= t of g(t, j) (q_t . k_j) d_j
+ * and behind the cell's last token S = g(last) S + sum over j of k_j (g(last, j) d_j)^T. All
+ * products are of decays, none is divided by, so nothing overflows that would not token by token. A
+ * token's results do not depend on which tokens of its cell come with it: each sum is over the
+ * tokens before it in their order. */
+
+/* The products k_t . k_j and q_t . k_j, j <= t, of n_tokens tokens of one cell (or the last ones of
+ * the first cell and whole ones), which all value heads of a key head share. */
+typedef struct gdn_products_args {
+    int32_t first;    /* tokens of the first cell that came before: below GDN_CELL */
+    int32_t n_tokens; /* besides those */
+    const float *q;   // [n_tokens][128], rows qk_stride apart; normalised, scaled
+    const float *k;   // [first + n_tokens][128], rows qk_stride apart; normalised
     int64_t qk_stride;
-    const float *v; // [n_tokens][32], rows v_stride apart
+    float *out; // [cells][2][t][j], GDN_CELL each: of k and k, of q and k; 0 for j > t
+} gdn_products_args;
+typedef void gdn_products_fn(const gdn_products_args *a);
+
+/* 32 value columns of one head over n_tokens tokens. Reads and writes the slice's 16 KB once (it
+ * stays in L1 over the tokens), a step of decode reads it once and writes it once in GDN_CELL. 6
+ * operations per state element and token, 1 per element and cell, and 2 * 32 for each pair j <= t
+ * in a cell and either sum; token by token it would be 7. */
+typedef struct gdn_scan_args {
+    float *state;     // [128][32], key dim by value column, behind the last whole cell; in place
+    float *rest;      // [GDN_CELL - 1][32]: d of the tokens since; in place
+    int32_t first;    /* how many those are */
+    int32_t n_tokens; /* to do */
+    const float *q;   // [n_tokens][128], rows qk_stride apart
+    const float *k;   // [first + n_tokens][128], rows qk_stride apart
+    int64_t qk_stride;
+    const float *products; // of gdn_products for the same tokens
+    const float *v;        // [n_tokens][32], rows v_stride apart
     int64_t v_stride;
-    const float *decay, *beta; // [n_tokens], gate_stride apart
+    const float *decay; // [first + n_tokens], gate_stride apart
+    const float *beta;  // [n_tokens], gate_stride apart
     int64_t gate_stride;
-    float *out; // [n_tokens][32], rows out_stride apart
+    float *out; // [n_tokens][32], rows out_stride apart; may be v
     int64_t out_stride;
 } gdn_scan_args;
 typedef void gdn_scan_fn(const gdn_scan_args *a);
+
+/* Floats of gdn_products' output for one cell. */
+enum { GDN_CELL_PRODUCTS = 2 * GDN_CELL * GDN_CELL };
+
+/* A cell's tokens among those of a call, and the factors of its sums. */
+typedef struct gdn_cell {
+    int32_t begin, end;    /* tokens of the cell to do */
+    int32_t at;            /* of the cell's first token among all from the first cell's on */
+    float decay[GDN_CELL]; // g(t)
+    float tail[GDN_CELL];  // g(end - 1, j)
+    float to_d[GDN_CELL][GDN_CELL];   // [t][j]: -beta_t g(t, j) (k_t . k_j), j < t
+    float to_out[GDN_CELL][GDN_CELL]; // [t][j]: g(t, j) (q_t . k_j), j <= t
+} gdn_cell;
+
+/* The cell that follows the tokens before `at`, a multiple of GDN_CELL. */
+static inline void gdn_cell_begin(const gdn_scan_args *a, int32_t at, gdn_cell *cell)
+{
+    int32_t all = a->first + a->n_tokens - at;
+    const float *products = a->products + (size_t)at / GDN_CELL * GDN_CELL_PRODUCTS;
+    float decays[GDN_CELL] = {0}, whole = 1;
+    cell->at = at;
+    cell->begin = at < a->first ? a->first - at : 0;
+    cell->end = all < GDN_CELL ? all : GDN_CELL;
+    for (int32_t t = 0; t < cell->end; t++) {
+        float decay = a->decay[(at + t) * a->gate_stride];
+        whole *= decay;
+        cell->decay[t] = whole;
+        for (int j = 0; j < GDN_CELL; j++) decays[j] *= decay;
+        decays[t] = 1;
+        if (t < cell->begin) continue;
+        float beta = a->beta[(at + t - a->first) * a->gate_stride];
+        const float *k = products + t * GDN_CELL, *q = k + GDN_CELL * GDN_CELL;
+        for (int j = 0; j < GDN_CELL; j++) {
+            cell->to_d[t][j] = -beta * (decays[j] * k[j]);
+            cell->to_out[t][j] = decays[j] * q[j];
+        }
+    }
+    for (int j = 0; j < GDN_CELL; j++) cell->tail[j] = decays[j];
+}
 
 /* ---- attention over one KV block (MODEL.md 3.3 step 7) ---- */
 
@@ -241,6 +310,7 @@ typedef struct cpu_kernels {
     add_scaled_fn *add_scaled;
     router_top_k_fn *router_top_k;
     f32_to_f16_fn *f32_to_f16;
+    gdn_products_fn *gdn_products;
     gdn_scan_fn *gdn_scan;
     attention_block_fn *attention_block_f32, *attention_block_f16;
     attention_block_fn *attention_tile_f16; /* prefill's: many rows share the block */
@@ -279,6 +349,7 @@ static inline size_t packed_bytes(const cpu_kernels *k, int32_t n, int32_t cols)
     add_scaled_fn add_scaled_##isa;                                                                \
     router_top_k_fn router_top_k_##isa;                                                            \
     f32_to_f16_fn f32_to_f16_##isa;                                                                \
+    gdn_products_fn gdn_products_##isa;                                                            \
     gdn_scan_fn gdn_scan_##isa;                                                                    \
     attention_block_fn attention_block_f32_##isa, attention_block_f16_##isa;                       \
     attention_block_fn attention_tile_f16_##isa;                                                   \

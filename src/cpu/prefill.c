@@ -1,6 +1,7 @@
 /* A chunk of a prompt: up to prefill_chunk tokens of one sequence, layer by layer. A token's
  * results do not depend on the chunk: dot products run over one row in one order, attention adds
- * blocks at absolute multiples of 256 in their order, and the recurrence goes token by token. */
+ * blocks at absolute multiples of 256 in their order, and the recurrence cells at absolute
+ * multiples of GDN_CELL. */
 #include "cpu/cpu.h"
 
 #include <assert.h>
@@ -18,12 +19,16 @@ static void gdn_take(backend *b, size_t rows)
     prefill_scratch *p = &b->scratch.prefill;
     size_t heads = (size_t)c->n_value_heads;
     p->c = take_floats(m, rows + CONV_TAPS - 1, (size_t)c->conv_channels);
-    p->f = take_floats(m, rows, (size_t)c->conv_channels);
+    size_t cells = (rows + GDN_CELL - 1) / GDN_CELL + 1, most = rows + GDN_CELL - 1;
+    p->convolved = take_floats(m, (size_t)b->options.n_threads, (size_t)c->conv_channels);
+    p->qk = take_floats(m, most, 2 * (size_t)c->key_size);
+    p->products = take_floats(m, cells * (size_t)c->n_key_heads, GDN_CELL_PRODUCTS);
+    p->decay = take_floats(m, most, heads);
+    p->values = take_floats(m, rows, (size_t)c->value_size);
     p->z = take_floats(m, rows, (size_t)c->value_size);
     p->mixed = take_floats(m, rows, (size_t)c->value_size);
     p->a = take_floats(m, rows, heads);
     p->b = take_floats(m, rows, heads);
-    p->decay = take_floats(m, rows, heads);
     p->beta = take_floats(m, rows, heads);
 }
 
@@ -253,60 +258,177 @@ static void project_output(chunk *t, const matrix *m, const float *mixed)
 
 /* ---- GDN ---- */
 
+/* Tokens of the first cell that came before the chunk. */
+static int32_t tokens_before(const chunk *t)
+{
+    return (int32_t)(t->first % GDN_CELL);
+}
+
+/* Tokens of one key head of which the chunk knows q and k. */
+static float *key_rows(const chunk *t, int32_t key_head)
+{
+    size_t most = (size_t)t->b->options.prefill_chunk + GDN_CELL - 1;
+    return t->p->qk + (size_t)key_head * most * 2 * GDN_HEAD_DIM;
+}
+
+static float *key_products(const chunk *t, int32_t key_head)
+{
+    size_t cells = (size_t)divide_up(t->b->options.prefill_chunk, GDN_CELL) + 1;
+    return t->p->products + (size_t)key_head * cells * GDN_CELL_PRODUCTS;
+}
+
+static float *value_rows(const chunk *t, int32_t head)
+{
+    return t->p->values + (size_t)head * (size_t)t->b->options.prefill_chunk * GDN_HEAD_DIM;
+}
+
+/* A token's convolved channels to where its heads' rows are. */
+static void scatter_heads(chunk *t, int64_t i, const float *f)
+{
+    const model_config *c = &t->b->config;
+    const size_t bytes = GDN_HEAD_DIM * sizeof(float);
+    for (int32_t h = 0; h < c->n_key_heads; h++) {
+        float *qk = key_rows(t, h) + (tokens_before(t) + i) * 2 * GDN_HEAD_DIM;
+        memcpy(qk, f + h * GDN_HEAD_DIM, bytes);
+        memcpy(qk + GDN_HEAD_DIM, f + c->key_size + h * GDN_HEAD_DIM, bytes);
+    }
+    for (int32_t h = 0; h < c->n_value_heads; h++)
+        memcpy(value_rows(t, h) + i * GDN_HEAD_DIM, f + 2 * c->key_size + h * GDN_HEAD_DIM, bytes);
+}
+
 static void convolve_part(void *context, int64_t begin, int64_t end, int thread)
 {
     chunk *t = context;
-    (void)thread;
     backend *b = t->b;
     const model_config *c = &b->config;
     prefill_scratch *p = t->p;
+    float *f = p->convolved + (size_t)thread * (size_t)c->conv_channels;
     for (int64_t i = begin; i < end; i++) {
         const float *rows[CONV_TAPS];
-        float *f = p->f + i * c->conv_channels;
         for (int j = 0; j < CONV_TAPS; j++) rows[j] = p->c + (i + j) * c->conv_channels;
         b->k.conv_silu(rows, t->prepared->conv, c->conv_channels, 0, c->conv_channels, f);
         for (int32_t h = 0; h < c->n_key_heads; h++) {
             b->k.l2norm(f + h * GDN_HEAD_DIM, 1.0f / sqrtf(GDN_HEAD_DIM));
             b->k.l2norm(f + c->key_size + h * GDN_HEAD_DIM, 1.0f);
         }
+        scatter_heads(t, i, f);
         int64_t gates = i * c->n_value_heads;
         b->k.gdn_gates(p->a + gates, p->b + gates, t->prepared->neg_exp_a, t->prepared->dt_bias,
-                       c->n_value_heads, p->decay + gates, p->beta + gates);
+                       c->n_value_heads, p->decay + gates + tokens_before(t) * c->n_value_heads,
+                       p->beta + gates);
     }
 }
 
-/* Units: slices of value heads, over all tokens of the chunk. */
+/* Units: cells of key heads. */
+static void products_part(void *context, int64_t begin, int64_t end, int thread)
+{
+    chunk *t = context;
+    (void)thread;
+    int32_t before = tokens_before(t), cells = divide_up(before + t->n, GDN_CELL);
+    for (int64_t unit = begin; unit < end; unit++) {
+        int32_t head = (int32_t)(unit / cells), cell = (int32_t)(unit % cells);
+        int32_t from = cell * GDN_CELL, first = cell == 0 ? before : 0;
+        const float *qk = key_rows(t, head) + from * 2 * GDN_HEAD_DIM;
+        t->b->k.gdn_products(
+            &(gdn_products_args){.first = first,
+                                 .n_tokens = smaller_of(GDN_CELL, before + t->n - from) - first,
+                                 .q = qk + first * 2 * GDN_HEAD_DIM,
+                                 .k = qk + GDN_HEAD_DIM,
+                                 .qk_stride = 2 * GDN_HEAD_DIM,
+                                 .out = key_products(t, head) + (size_t)cell * GDN_CELL_PRODUCTS});
+    }
+}
+
+/* A slice of a head at the chunk's start: its state, and d of the tokens since. */
+static void load_slice(const chunk *t, int64_t unit, float *state, float *rest)
+{
+    const backend *b = t->b;
+    const size_t floats = (size_t)GDN_HEAD_DIM * GDN_SLICE, rests = (GDN_CELL - 1) * GDN_SLICE;
+    if (t->first == 0) {
+        memset(state, 0, floats * sizeof(float));
+        return;
+    }
+    int32_t index = t->prepared->gdn_index;
+    memcpy(state, state_scan(b, t->s->at.state, index) + (size_t)unit * floats,
+           floats * sizeof(float));
+    memcpy(rest, state_rest_of(b, t->s->at.state, index).d + (size_t)unit * rests,
+           rests * sizeof(float));
+}
+
+/* Units: slices of value heads, over all tokens of the chunk. Outputs take the place of values. */
 static void scan_part(void *context, int64_t begin, int64_t end, int thread)
 {
     chunk *t = context;
     (void)thread;
     backend *b = t->b;
     const model_config *c = &b->config;
-    const size_t floats = (size_t)GDN_HEAD_DIM * GDN_SLICE;
-    const float *from = state_scan(b, t->s->at.state, t->prepared->gdn_index);
-    float *to = state_scan(b, b->store.spare_state, t->prepared->gdn_index);
+    const size_t floats = (size_t)GDN_HEAD_DIM * GDN_SLICE, rests = (GDN_CELL - 1) * GDN_SLICE;
+    float *states = state_scan(b, b->store.spare_state, t->prepared->gdn_index);
+    state_rest to = state_rest_of(b, b->store.spare_state, t->prepared->gdn_index);
+    int32_t before = tokens_before(t);
     for (int64_t unit = begin; unit < end; unit++) {
         int32_t head = (int32_t)(unit / HEAD_SLICES), slice = (int32_t)(unit % HEAD_SLICES);
         int32_t key_head = head / (c->n_value_heads / c->n_key_heads);
-        int32_t column = head * GDN_HEAD_DIM + slice * GDN_SLICE;
-        float *state = to + (size_t)unit * floats;
-        if (t->first > 0)
-            memcpy(state, from + (size_t)unit * floats, floats * sizeof(float));
-        else
-            memset(state, 0, floats * sizeof(float));
+        const float *qk = key_rows(t, key_head);
+        float *state = states + (size_t)unit * floats, *rest = to.d + (size_t)unit * rests;
+        float *values = value_rows(t, head) + slice * GDN_SLICE;
+        load_slice(t, unit, state, rest);
         b->k.gdn_scan(&(gdn_scan_args){.state = state,
+                                       .rest = rest,
+                                       .first = before,
                                        .n_tokens = t->n,
-                                       .q = t->p->f + key_head * GDN_HEAD_DIM,
-                                       .k = t->p->f + c->key_size + key_head * GDN_HEAD_DIM,
-                                       .qk_stride = c->conv_channels,
-                                       .v = t->p->f + 2 * c->key_size + column,
-                                       .v_stride = c->conv_channels,
+                                       .q = qk + before * 2 * GDN_HEAD_DIM,
+                                       .k = qk + GDN_HEAD_DIM,
+                                       .qk_stride = 2 * GDN_HEAD_DIM,
+                                       .products = key_products(t, key_head),
+                                       .v = values,
+                                       .v_stride = GDN_HEAD_DIM,
                                        .decay = t->p->decay + head,
                                        .beta = t->p->beta + head,
                                        .gate_stride = c->n_value_heads,
-                                       .out = t->p->mixed + column,
-                                       .out_stride = c->value_size});
+                                       .out = values,
+                                       .out_stride = GDN_HEAD_DIM});
     }
+}
+
+/* Keys and decays of the tokens since the last whole cell: to the front of the chunk's. */
+static void load_rest(chunk *t)
+{
+    const model_config *c = &t->b->config;
+    int32_t n = tokens_before(t);
+    if (n == 0) return;
+    state_rest from = state_rest_of(t->b, t->s->at.state, t->prepared->gdn_index);
+    memcpy(t->p->decay, from.decay, (size_t)n * (size_t)c->n_value_heads * sizeof(float));
+    for (int32_t h = 0; h < c->n_key_heads; h++)
+        for (int32_t i = 0; i < n; i++)
+            memcpy(key_rows(t, h) + (2 * i + 1) * GDN_HEAD_DIM,
+                   from.k + ((size_t)h * (GDN_CELL - 1) + (size_t)i) * GDN_HEAD_DIM,
+                   GDN_HEAD_DIM * sizeof(float));
+}
+
+/* Those since the last whole cell at the chunk's end: to the new state. */
+static void store_rest(chunk *t)
+{
+    const model_config *c = &t->b->config;
+    int32_t all = tokens_before(t) + t->n, n = all % GDN_CELL, heads = c->n_value_heads;
+    state_rest to = state_rest_of(t->b, t->b->store.spare_state, t->prepared->gdn_index);
+    memcpy(to.decay, t->p->decay + (size_t)(all - n) * (size_t)heads,
+           (size_t)n * (size_t)heads * sizeof(float));
+    for (int32_t h = 0; h < c->n_key_heads; h++)
+        for (int32_t i = 0; i < n; i++)
+            memcpy(to.k + ((size_t)h * (GDN_CELL - 1) + (size_t)i) * GDN_HEAD_DIM,
+                   key_rows(t, h) + (2 * (all - n + i) + 1) * GDN_HEAD_DIM,
+                   GDN_HEAD_DIM * sizeof(float));
+}
+
+static void recurrence(chunk *t)
+{
+    const model_config *c = &t->b->config;
+    int64_t start = profile_start(&t->b->profile);
+    int64_t cells = divide_up(tokens_before(t) + t->n, GDN_CELL);
+    run_pieces(t->b->pool, cells * c->n_key_heads, 8, products_part, t);
+    run_pieces(t->b->pool, (int64_t)c->n_value_heads * HEAD_SLICES, 1, scan_part, t);
+    profile_stop(&t->b->profile, OP_GDN_SCAN, start);
 }
 
 static void gated_norm_part(void *context, int64_t begin, int64_t end, int thread)
@@ -314,10 +436,12 @@ static void gated_norm_part(void *context, int64_t begin, int64_t end, int threa
     chunk *t = context;
     (void)thread;
     const model_config *c = &t->b->config;
-    for (int64_t i = begin * c->n_value_heads; i < end * c->n_value_heads; i++) {
-        float *o = t->p->mixed + i * GDN_HEAD_DIM;
-        t->b->k.gated_norm(o, t->p->z + i * GDN_HEAD_DIM, t->prepared->gdn_norm, c->rms_eps, o);
-    }
+    for (int64_t i = begin; i < end; i++)
+        for (int32_t h = 0; h < c->n_value_heads; h++) {
+            int64_t at = (i * c->n_value_heads + h) * GDN_HEAD_DIM;
+            t->b->k.gated_norm(value_rows(t, h) + i * GDN_HEAD_DIM, t->p->z + at,
+                               t->prepared->gdn_norm, c->rms_eps, t->p->mixed + at);
+        }
 }
 
 /* The three rows before the chunk to the front of c; at the end the last three to the new state. */
@@ -357,8 +481,10 @@ static void gdn_mixer(chunk *t)
     add_job(t, &w->b, p->b, c->n_value_heads);
     project(t, OP_GDN_PROJECTIONS, t->n);
     store_window(t);
+    load_rest(t);
     run_operation(b, OP_GDN_CONV, t->n, 1, convolve_part, t);
-    run_operation(b, OP_GDN_SCAN, (int64_t)c->n_value_heads * HEAD_SLICES, 1, scan_part, t);
+    recurrence(t);
+    store_rest(t);
     run_operation(b, OP_GDN_OUT, t->n, 1, gated_norm_part, t);
     project_output(t, &w->out, p->mixed);
     profile_count_gdn(b, w, t->n, 1);

@@ -37,7 +37,12 @@ void profile_stop_experts(profile *p, int64_t start_ns, int64_t routed, int64_t 
 
 void profile_count_gdn(backend *b, const gdn_weights *w, int64_t n, int64_t n_states)
 {
-    if (b->profile.on) cost_add_gdn(b->profile.costs, &b->config, w, n, n_states);
+    if (!b->profile.on) return;
+    cost_add_gdn(b->profile.costs, &b->config, w, n, n_states);
+    /* The state is written at the ends of cells. */
+    int64_t cells = smaller_of(GDN_CELL, (int32_t)(n / n_states));
+    b->profile.costs[OP_GDN_SCAN].bytes -=
+        n_states * gdn_state_bytes(&b->config) * (GDN_CELL - cells) / GDN_CELL;
 }
 
 void profile_count_attention(backend *b, const attention_weights *w, int64_t n, int64_t n_seen,

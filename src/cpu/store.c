@@ -19,7 +19,9 @@ void store_take(backend *b)
         take(&s->kv_memory, n_sequences * (size_t)s->max_blocks + n_snapshots, 1, s->block_bytes);
 
     s->window_offset = (size_t)c->n_value_heads * GDN_HEAD_DIM * GDN_HEAD_DIM;
-    s->layer_floats = s->window_offset + (size_t)CONV_TAPS * (size_t)c->conv_channels;
+    s->rest_offset = s->window_offset + (size_t)CONV_TAPS * (size_t)c->conv_channels;
+    size_t rest = (size_t)c->value_size + (size_t)c->key_size + (size_t)c->n_value_heads;
+    s->layer_floats = s->rest_offset + ((GDN_CELL - 1) * rest + 15) / 16 * 16; /* whole lines */
     s->state_floats = (size_t)(c->n_layers - c->n_attention_layers) * s->layer_floats;
     s->states = take_floats(&s->state_memory, n_sequences + 1, s->state_floats);
     s->sequences = take(&s->state_memory, n_sequences, 1, sizeof *s->sequences);

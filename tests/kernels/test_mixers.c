@@ -9,24 +9,38 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- gdn_scan ---- */
+/* ---- the recurrence ---- */
 
-enum { T = 37, KEYS = GDN_HEAD_DIM, COLUMNS = GDN_SLICE };
+/* T ends within a cell, WHOLE with one. */
+enum { T = 45, WHOLE = T / GDN_CELL * GDN_CELL, CELLS = T / GDN_CELL + 1 };
+enum { KEYS = GDN_HEAD_DIM, COLUMNS = GDN_SLICE };
 /* Rows further apart than they are long, as in the model. */
 enum { QK_STRIDE = 320, V_STRIDE = 64, GATE_STRIDE = 3, OUT_STRIDE = 96 };
 
 typedef struct scan_case {
-    float *state, *q, *k, *v, *decay, *beta, *out;
+    float *state, *rest, *q, *k, *v, *decay, *beta, *products, *out;
 } scan_case;
 
-static scan_case scan_inputs(fill_kind kind, bool strong_decay)
+/* Slow decays, such that states fade within some tokens, and among those zeros. */
+typedef enum decay_kind { DECAY_SLOW, DECAY_STRONG, DECAY_ZEROS, N_DECAYS } decay_kind;
+
+static float decay_of(decay_kind kind, int t)
+{
+    double u = (double)random_below(1000, 5, (uint64_t)t) / 1000;
+    if (kind == DECAY_ZEROS && t % 5 == 3) return 0;
+    return (float)(kind == DECAY_SLOW ? exp(-0.1 * u) : exp(-900 * u));
+}
+
+static scan_case scan_inputs(fill_kind kind, decay_kind decay)
 {
     scan_case c = {.state = guarded_floats(KEYS * COLUMNS),
+                   .rest = guarded_floats((GDN_CELL - 1) * COLUMNS),
                    .q = guarded_floats(T * QK_STRIDE),
                    .k = guarded_floats(T * QK_STRIDE),
                    .v = guarded_floats(T * V_STRIDE),
                    .decay = guarded_floats(T * GATE_STRIDE),
                    .beta = guarded_floats(T * GATE_STRIDE),
+                   .products = guarded_floats(CELLS * GDN_CELL_PRODUCTS),
                    .out = guarded_floats(T * OUT_STRIDE)};
     fill(c.state, KEYS * COLUMNS, kind, 1);
     fill(c.v, T * V_STRIDE, kind, 2);
@@ -40,33 +54,67 @@ static scan_case scan_inputs(fill_kind kind, bool strong_decay)
             c.k[t * QK_STRIDE + i] /= (float)sqrt(squares);
             c.q[t * QK_STRIDE + i] /= (float)sqrt(squares);
         }
-        double u = (double)random_below(1000, 5, (uint64_t)t) / 1000;
-        c.decay[t * GATE_STRIDE] = (float)(strong_decay ? exp(-900 * u) : exp(-0.1 * u));
+        c.decay[t * GATE_STRIDE] = decay_of(decay, t);
         c.beta[t * GATE_STRIDE] = (float)random_below(1001, 6, (uint64_t)t) / 1000.0f;
     }
     return c;
 }
 
-static void scan(const cpu_kernels *k, const scan_case *c, int32_t first, int32_t n)
+/* The same key in every token, which each takes in whole: what tokens of a cell do to each other at
+ * its largest. */
+static void repeat_key(const scan_case *c)
 {
-    k->gdn_scan(&(gdn_scan_args){.state = c->state,
-                                 .n_tokens = n,
-                                 .q = c->q + first * QK_STRIDE,
-                                 .k = c->k + first * QK_STRIDE,
-                                 .qk_stride = QK_STRIDE,
-                                 .v = c->v + first * V_STRIDE,
-                                 .v_stride = V_STRIDE,
-                                 .decay = c->decay + first * GATE_STRIDE,
-                                 .beta = c->beta + first * GATE_STRIDE,
-                                 .gate_stride = GATE_STRIDE,
-                                 .out = c->out + first * OUT_STRIDE,
-                                 .out_stride = OUT_STRIDE});
+    for (int t = 0; t < T; t++) {
+        memcpy(c->k + t * QK_STRIDE, c->k, KEYS * sizeof(float));
+        memcpy(c->q + t * QK_STRIDE, c->k, KEYS * sizeof(float));
+        c->beta[t * GATE_STRIDE] = 1;
+    }
 }
 
-/* MODEL.md 3.5 as it stands there. */
-static void scan_double(const scan_case *c, double *state, double *out)
+static gdn_products_args products_args(const scan_case *c, int32_t at, int32_t n)
 {
-    for (int t = 0; t < T; t++)
+    int32_t cell = at / GDN_CELL * GDN_CELL;
+    return (gdn_products_args){.first = at - cell,
+                               .n_tokens = n,
+                               .q = c->q + at * QK_STRIDE,
+                               .k = c->k + cell * QK_STRIDE,
+                               .qk_stride = QK_STRIDE,
+                               .out = c->products + cell / GDN_CELL * GDN_CELL_PRODUCTS};
+}
+
+static gdn_scan_args scan_args(const scan_case *c, int32_t at, int32_t n)
+{
+    int32_t cell = at / GDN_CELL * GDN_CELL;
+    return (gdn_scan_args){.state = c->state,
+                           .rest = c->rest,
+                           .first = at - cell,
+                           .n_tokens = n,
+                           .q = c->q + at * QK_STRIDE,
+                           .k = c->k + cell * QK_STRIDE,
+                           .qk_stride = QK_STRIDE,
+                           .products = c->products + cell / GDN_CELL * GDN_CELL_PRODUCTS,
+                           .v = c->v + at * V_STRIDE,
+                           .v_stride = V_STRIDE,
+                           .decay = c->decay + cell * GATE_STRIDE,
+                           .beta = c->beta + at * GATE_STRIDE,
+                           .gate_stride = GATE_STRIDE,
+                           .out = c->out + at * OUT_STRIDE,
+                           .out_stride = OUT_STRIDE};
+}
+
+/* Tokens [at, at + n), those before them done. */
+static void scan(const cpu_kernels *k, const scan_case *c, int32_t at, int32_t n)
+{
+    gdn_products_args products = products_args(c, at, n);
+    gdn_scan_args args = scan_args(c, at, n);
+    k->gdn_products(&products);
+    k->gdn_scan(&args);
+}
+
+/* MODEL.md 3.5 as it stands there, of n tokens; d [n][columns]. */
+static void scan_double(const scan_case *c, int n, double *state, double *d, double *out)
+{
+    for (int t = 0; t < n; t++)
         for (int j = 0; j < COLUMNS; j++) {
             const float *q = c->q + t * QK_STRIDE, *k = c->k + t * QK_STRIDE;
             double p = 0, o = 0;
@@ -74,41 +122,59 @@ static void scan_double(const scan_case *c, double *state, double *out)
                 state[i * COLUMNS + j] *= (double)c->decay[t * GATE_STRIDE];
                 p += state[i * COLUMNS + j] * (double)k[i];
             }
-            double d = (double)c->beta[t * GATE_STRIDE] * ((double)c->v[t * V_STRIDE + j] - p);
+            double delta = (double)c->beta[t * GATE_STRIDE] * ((double)c->v[t * V_STRIDE + j] - p);
             for (int i = 0; i < KEYS; i++) {
-                state[i * COLUMNS + j] += (double)k[i] * d;
+                state[i * COLUMNS + j] += (double)k[i] * delta;
                 o += state[i * COLUMNS + j] * (double)q[i];
             }
             out[t * COLUMNS + j] = o;
+            d[t * COLUMNS + j] = delta;
         }
 }
 
-static void check_scan(const cpu_kernels *k, fill_kind kind, bool strong_decay)
+static double largest(const float *x, int n)
 {
-    static double state[KEYS * COLUMNS], out[T * COLUMNS];
-    scan_case c = scan_inputs(kind, strong_decay);
-    for (int i = 0; i < KEYS * COLUMNS; i++) state[i] = (double)c.state[i];
     double size = 0; /* not by fmax, over which gcc 12 for aarch64 stumbles */
-    for (int i = 0; i < KEYS * COLUMNS; i++)
-        if (fabs(state[i]) > size) size = fabs(state[i]);
-    scan_double(&c, state, out);
+    for (int i = 0; i < n; i++)
+        if (fabs((double)x[i]) > size) size = fabs((double)x[i]);
+    return size;
+}
+
+static scan_case repeated_inputs(fill_kind kind, decay_kind decay, bool same_key)
+{
+    scan_case c = scan_inputs(kind, decay);
+    if (same_key) repeat_key(&c);
+    return c;
+}
+
+static void check_scan(const cpu_kernels *k, fill_kind kind, decay_kind decay, bool same_key)
+{
+    static double state[KEYS * COLUMNS], out[T * COLUMNS], d[T * COLUMNS];
+    scan_case c = repeated_inputs(kind, decay, same_key);
+    const char *name = text("%s, fill %d, decay %d, same key %d", k->isa, kind, decay, same_key);
+    for (int i = 0; i < KEYS * COLUMNS; i++) state[i] = (double)c.state[i];
+    double bound = 1e-5 * largest(c.state, KEYS * COLUMNS) + 1e-37;
     scan(k, &c, 0, T);
-    double bound = 1e-5 * size + 1e-37;
-    for (int i = 0; i < KEYS * COLUMNS; i++)
-        assert_near((double)c.state[i], state[i], bound,
-                    text("%s state, fill %d decay %d", k->isa, kind, strong_decay));
+    scan_double(&c, WHOLE, state, d, out);
+    for (int i = 0; i < KEYS * COLUMNS; i++) assert_near((double)c.state[i], state[i], bound, name);
+    for (int i = 0; i < KEYS * COLUMNS; i++) state[i] = 0;
+    scan_case again = repeated_inputs(kind, decay, same_key);
+    for (int i = 0; i < KEYS * COLUMNS; i++) state[i] = (double)again.state[i];
+    scan_double(&c, T, state, d, out);
+    for (int i = 0; i < (T - WHOLE) * COLUMNS; i++)
+        assert_near((double)c.rest[i], d[WHOLE * COLUMNS + i], 4 * bound, name);
     for (int t = 0; t < T; t++)
         for (int j = 0; j < OUT_STRIDE; j++)
             assert_near((double)c.out[t * OUT_STRIDE + j], j < COLUMNS ? out[t * COLUMNS + j] : 0,
-                        j < COLUMNS ? 4 * bound : 0, text("%s out, fill %d", k->isa, kind));
-    /* In pieces: the same bits. */
-    scan_case pieces = scan_inputs(kind, strong_decay);
-    scan(k, &pieces, 0, 1);
-    scan(k, &pieces, 1, 13);
-    scan(k, &pieces, 14, 0);
-    scan(k, &pieces, 14, T - 14);
-    assert_memory_equal(pieces.state, c.state, KEYS * COLUMNS * sizeof(float));
-    assert_memory_equal(pieces.out, c.out, T * OUT_STRIDE * sizeof(float));
+                        j < COLUMNS ? 4 * bound : 0, name);
+    /* In pieces, within cells and across them: the same bits. */
+    static const int32_t cuts[] = {0, 1, 1, 2, 7, 8, 9, 13, 24, 31, 40, 42, T};
+    for (int i = 0; i + 1 < (int)(sizeof cuts / sizeof cuts[0]); i++)
+        scan(k, &again, cuts[i], cuts[i + 1] - cuts[i]);
+    assert_memory_equal(again.state, c.state, KEYS * COLUMNS * sizeof(float));
+    assert_memory_equal(again.rest, c.rest, (T - WHOLE) * COLUMNS * sizeof(float));
+    assert_memory_equal(again.out, c.out, T * OUT_STRIDE * sizeof(float));
+    assert_memory_equal(again.products, c.products, CELLS * GDN_CELL_PRODUCTS * sizeof(float));
     guarded_check();
 }
 
@@ -116,31 +182,63 @@ static void test_gdn_scan(void **state)
 {
     (void)state;
     FOR_EACH_VARIANT (v, gdn_scan)
-        for (int kind = 0; kind < N_FILLS; kind++) {
-            check_scan(&variants[v], (fill_kind)kind, false);
-            check_scan(&variants[v], (fill_kind)kind, true);
-        }
+        for (int kind = 0; kind < N_FILLS; kind++)
+            for (int decay = 0; decay < N_DECAYS; decay++)
+                for (int same_key = 0; same_key < 2; same_key++)
+                    check_scan(&variants[v], (fill_kind)kind, (decay_kind)decay, same_key);
 }
 
-/* A decay of exactly 0 forgets everything, and a NaN shows. */
+static void test_gdn_products(void **state)
+{
+    (void)state;
+    FOR_EACH_VARIANT (v, gdn_products) {
+        scan_case c = scan_inputs(FILL_NORMAL, DECAY_SLOW);
+        gdn_products_args args = products_args(&c, 0, T);
+        variants[v].gdn_products(&args);
+        for (int t = 0; t < T; t++)
+            for (int j = 0; j < GDN_CELL; j++) {
+                int cell = t / GDN_CELL, other = cell * GDN_CELL + j;
+                const float *kk = c.products + cell * GDN_CELL_PRODUCTS + t % GDN_CELL * GDN_CELL;
+                double by_k = 0, by_q = 0;
+                for (int i = 0; other <= t && i < KEYS; i++) {
+                    double x = (double)c.k[other * QK_STRIDE + i];
+                    by_k += (double)c.k[t * QK_STRIDE + i] * x;
+                    by_q += (double)c.q[t * QK_STRIDE + i] * x;
+                }
+                assert_near((double)kk[j], by_k, other <= t ? 1e-6 : 0, variants[v].isa);
+                assert_near((double)kk[GDN_CELL * GDN_CELL + j], by_q, other <= t ? 4e-6 : 0,
+                            variants[v].isa);
+            }
+        guarded_check();
+    }
+}
+
+/* A decay of exactly 0 forgets everything, and a NaN shows in its column, from its token on. */
 static void test_gdn_scan_edges(void **state)
 {
     (void)state;
     FOR_EACH_VARIANT (v, gdn_scan) {
-        scan_case c = scan_inputs(FILL_NORMAL, false);
+        scan_case c = scan_inputs(FILL_NORMAL, DECAY_SLOW);
         for (int t = 0; t < T; t++) c.decay[t * GATE_STRIDE] = 0;
-        scan(&variants[v], &c, 0, T);
-        const float *k = c.k + (T - 1) * QK_STRIDE, *value = c.v + (T - 1) * V_STRIDE;
+        scan(&variants[v], &c, 0, WHOLE);
+        const float *k = c.k + (WHOLE - 1) * QK_STRIDE, *value = c.v + (WHOLE - 1) * V_STRIDE;
+        float beta = c.beta[(WHOLE - 1) * GATE_STRIDE];
         for (int i = 0; i < KEYS; i++)
             for (int j = 0; j < COLUMNS; j++)
                 assert_near((double)c.state[i * COLUMNS + j],
-                            (double)k[i] * (double)c.beta[(T - 1) * GATE_STRIDE] * (double)value[j],
-                            1e-6, variants[v].isa);
-        c.v[(T - 1) * V_STRIDE + 5] = NAN;
-        scan(&variants[v], &c, T - 1, 1);
-        assert_true(isnan(c.out[(T - 1) * OUT_STRIDE + 5]));
-        assert_false(isnan(c.out[(T - 1) * OUT_STRIDE + 6]));
+                            (double)k[i] * (double)beta * (double)value[j], 1e-6, variants[v].isa);
         guarded_check();
+        for (int n = 1; n <= GDN_CELL; n += GDN_CELL - 1) { /* alone, and within a cell */
+            c = scan_inputs(FILL_NORMAL, DECAY_SLOW);
+            c.v[4 * V_STRIDE + 5] = NAN;
+            for (int at = 0; at < GDN_CELL; at += n) scan(&variants[v], &c, at, n);
+            for (int t = 0; t < GDN_CELL; t++)
+                for (int j = 0; j < COLUMNS; j++)
+                    assert_int_equal(isnan(c.out[t * OUT_STRIDE + j]), j == 5 && t >= 4);
+            for (int i = 0; i < KEYS * COLUMNS; i++)
+                assert_int_equal(isnan(c.state[i]), i % COLUMNS == 5);
+            guarded_check();
+        }
     }
 }
 
@@ -390,6 +488,7 @@ static void test_rope_angles(void **state)
 
 typedef struct mixer_bench {
     const cpu_kernels *k;
+    gdn_products_args products;
     gdn_scan_args scan;
     attention_block_args attention;
     const uint16_t *cache; /* CACHE_BLOCKS blocks of K and V */
@@ -398,6 +497,11 @@ typedef struct mixer_bench {
 
 enum { CACHE_BLOCKS = 512 }; /* 128 MB: beyond what processors cache */
 
+static void run_products(void *context)
+{
+    mixer_bench *b = context;
+    b->k->gdn_products(&b->products);
+}
 static void run_scan(void *context)
 {
     mixer_bench *b = context;
@@ -443,21 +547,16 @@ static void benches(void)
     for (size_t i = 0; i < cached; i++) ((uint16_t *)cache)[i] = (uint16_t)(0x3000 + i % 2048);
     for (int v = 0; v < n_variants; v++) {
         mixer_bench b = {.k = &variants[v]};
-        scan_case s = scan_inputs(FILL_NORMAL, false);
-        b.scan = (gdn_scan_args){.state = s.state,
-                                 .q = s.q,
-                                 .k = s.k,
-                                 .qk_stride = QK_STRIDE,
-                                 .v = s.v,
-                                 .v_stride = V_STRIDE,
-                                 .decay = s.decay,
-                                 .beta = s.beta,
-                                 .gate_stride = GATE_STRIDE,
-                                 .out = s.out,
-                                 .out_stride = OUT_STRIDE};
-        for (b.scan.n_tokens = 1; b.scan.n_tokens < T; b.scan.n_tokens += 31)
-            bench(text("gdn_scan %d tokens", b.scan.n_tokens), b.k->isa, KEYS * COLUMNS * 8.0,
-                  b.scan.n_tokens * 7.0 * KEYS * COLUMNS, run_scan, &b);
+        scan_case s = scan_inputs(FILL_NORMAL, DECAY_SLOW);
+        b.products = products_args(&s, 0, WHOLE);
+        bench(text("gdn_products %d tokens", WHOLE), b.k->isa, WHOLE * KEYS * 8.0,
+              WHOLE * 2.0 * (GDN_CELL + 1) * KEYS, run_products, &b);
+        b.scan = scan_args(&s, 0, WHOLE);
+        bench(text("gdn_scan %d tokens", WHOLE), b.k->isa, KEYS * COLUMNS * 8.0,
+              WHOLE * 7.0 * KEYS * COLUMNS, run_scan, &b);
+        b.scan = scan_args(&s, 0, 1);
+        bench("gdn_scan 1 token", b.k->isa, KEYS * COLUMNS * 4.0, 7.0 * KEYS * COLUMNS, run_scan,
+              &b);
         attention_case c = attention_inputs(FILL_NORMAL, true, visible);
         b.attention = c.args;
         for (b.attention.n_rows = 8; b.attention.n_rows <= ROWS; b.attention.n_rows += 24)
@@ -476,9 +575,9 @@ static void benches(void)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_rope_angles),          cmocka_unit_test(test_gdn_scan),
-    cmocka_unit_test(test_gdn_scan_edges),       cmocka_unit_test(test_attention_block),
-    cmocka_unit_test(test_attention_sharp),      cmocka_unit_test(test_attention_merge),
-    cmocka_unit_test(test_attention_not_finite),
+    cmocka_unit_test(test_rope_angles),     cmocka_unit_test(test_gdn_products),
+    cmocka_unit_test(test_gdn_scan),        cmocka_unit_test(test_gdn_scan_edges),
+    cmocka_unit_test(test_attention_block), cmocka_unit_test(test_attention_sharp),
+    cmocka_unit_test(test_attention_merge), cmocka_unit_test(test_attention_not_finite),
 };
 KERNEL_TEST_MAIN(tests, benches)

@@ -1,81 +1,205 @@
-/* The Gated DeltaNet recurrence over a slice of 32 value columns (MODEL.md 3.5).
+/* The Gated DeltaNet recurrence over a slice of 32 value columns (MODEL.md 3.5), GDN_CELL tokens at
+ * a time.
  *
- * The slice of the state is 16 KB and stays in L1 over the tokens. One pass over it per token: it
- * finishes token t (S = decay S + k d^T, out = S^T q) and starts token t + 1 (S^T k of the next) on
- * the element just written, so each element is loaded and stored once. 4 vector operations an
- * element and token, the floor of this form. */
+ * The slice of the state is 16 KB and stays in L1 over the tokens. A cell is three products with it
+ * (of its keys, of its queries, and what its tokens add), each with ROWS x WIDE sums in registers:
+ * a step of WIDE loads and ROWS broadcasts makes ROWS * WIDE multiply-adds. 3 of those an element
+ * and token and one multiplication an element and cell, where a pass per token takes 4 operations,
+ * a load and a store. What tokens of a cell do to each other is 1/16 of that. */
 #include "cpu/simd/simd.h"
 
 enum {
-    COLUMNS = GDN_SLICE / VL, /* vectors of a state row */
-    AHEAD = 4,                /* tokens: some 1,000 cycles */
+    COLUMNS = GDN_SLICE / VL,                        /* vectors of a state row */
+    ROWS = VECTOR_REGISTERS == 32 && VL > 4 ? 8 : 4, /* of a block of sums */
+    WIDE = VL > 4 ? 2 : 4,                           /* vectors of one */
     LINE_FLOATS = 16,
 };
 
-typedef struct slice_row {
-    vf v[COLUMNS];
-} slice_row;
+/* Rows of a cell's tokens. */
+typedef float cell_rows[GDN_CELL][GDN_SLICE];
 
-ALWAYS_INLINE slice_row row_load(const float *p)
-{
-    slice_row r;
-    UNROLL for (int j = 0; j < COLUMNS; j++) r.v[j] = vf_load(p + j * VL);
-    return r;
-}
+/* ---- products of keys and queries ---- */
 
-ALWAYS_INLINE void row_store(float *p, const slice_row *r)
+void KERNEL(gdn_products)(const gdn_products_args *a)
 {
-    UNROLL for (int j = 0; j < COLUMNS; j++) vf_store(p + j * VL, r->v[j]);
-}
-
-/* q, k and v of a token that comes later. They lie a row of all heads apart, each time in another
- * page, where no hardware looks ahead; waiting for them took as long as the arithmetic. */
-ALWAYS_INLINE void read_ahead(const gdn_scan_args *a, int32_t t)
-{
-    if (t >= a->n_tokens) return;
-    const float *q = a->q + t * a->qk_stride, *k = a->k + t * a->qk_stride;
-    for (int i = 0; i < GDN_HEAD_DIM; i += LINE_FLOATS) {
-        __builtin_prefetch(q + i);
-        __builtin_prefetch(k + i);
+    for (int32_t t = a->first; t < a->first + a->n_tokens; t++) {
+        int32_t in_cell = t % GDN_CELL;
+        float *kk = a->out + (size_t)(t / GDN_CELL) * GDN_CELL_PRODUCTS + in_cell * GDN_CELL;
+        float *qk = kk + GDN_CELL * GDN_CELL;
+        const float *k = a->k + t * a->qk_stride, *q = a->q + (t - a->first) * a->qk_stride;
+        for (int32_t j = 0; j < GDN_CELL; j++) {
+            vf by_k = vf_zero(), by_q = vf_zero();
+            const float *other = a->k + (t - in_cell + j) * a->qk_stride;
+            UNROLL for (int i = 0; j <= in_cell && i < GDN_HEAD_DIM; i += VL)
+            {
+                vf x = vf_load(other + i);
+                by_k = vf_fma(x, vf_load(k + i), by_k);
+                by_q = vf_fma(x, vf_load(q + i), by_q);
+            }
+            kk[j] = vf_sum(by_k);
+            qk[j] = vf_sum(by_q);
+        }
     }
-    for (int i = 0; i < GDN_SLICE; i += LINE_FLOATS) __builtin_prefetch(a->v + t * a->v_stride + i);
+}
+
+/* ---- a cell ---- */
+
+/* The lines of a cell's rows of q or k, asked for one after another. */
+typedef struct row_lines {
+    const float *rows;
+    int64_t stride;
+    int32_t left; /* rows */
+} row_lines;
+
+ALWAYS_INLINE void prefetch_line(const row_lines *a, int i)
+{
+    enum { LINES = GDN_HEAD_DIM / LINE_FLOATS };
+    if (i / LINES < a->left)
+        __builtin_prefetch(a->rows + i / LINES * a->stride + i % LINES * LINE_FLOATS, 0, 2);
+}
+
+/* out[r] = S^T x_r of n (a constant) rows. */
+ALWAYS_INLINE void multiply_state(const float *state, const float *x, int64_t stride, int n,
+                                  float (*out)[GDN_SLICE], const row_lines *next)
+{
+    for (int c = 0; c < GDN_SLICE; c += WIDE * VL) {
+        vf sum[ROWS][WIDE];
+        UNROLL for (int r = 0; r < n; r++) UNROLL for (int j = 0; j < WIDE; j++) sum[r][j] =
+            vf_zero();
+        for (int i = 0; i < GDN_HEAD_DIM; i++) {
+            vf s[WIDE];
+            if (c == 0 && i % 2 == 0) prefetch_line(next, i / 2);
+            UNROLL for (int j = 0; j < WIDE; j++) s[j] =
+                vf_load(state + i * GDN_SLICE + c + j * VL);
+            UNROLL for (int r = 0; r < n; r++)
+            {
+                vf factor = vf_set1(x[r * stride + i]);
+                UNROLL for (int j = 0; j < WIDE; j++) sum[r][j] = vf_fma(factor, s[j], sum[r][j]);
+            }
+        }
+        UNROLL for (int r = 0; r < n; r++) UNROLL for (int j = 0; j < WIDE; j++)
+            vf_store(out[r] + c + j * VL, sum[r][j]);
+    }
+}
+
+/* The same of any number of rows: blocks, then one by one. Each sum is over the keys in order. */
+ALWAYS_INLINE void multiply_rows(const float *state, const float *x, int64_t stride, int32_t n,
+                                 float (*out)[GDN_SLICE], const row_lines *next)
+{
+    int32_t r = 0;
+    for (; r + ROWS <= n; r += ROWS)
+        multiply_state(state, x + r * stride, stride, ROWS, out + r, next);
+    for (; r < n; r++) multiply_state(state, x + r * stride, stride, 1, out + r, next);
+}
+
+/* d[t] for t in [begin, end), from S^T k in its place and those before `begin`. Each is subtracted
+ * from all that follow as soon as it is known, so a chain has a multiply-add a token. */
+ALWAYS_INLINE void solve(const gdn_scan_args *a, const gdn_cell *cell, int32_t begin, int32_t end,
+                         float (*d)[GDN_SLICE])
+{
+    for (int c = 0; c < GDN_SLICE; c += VL) {
+        vf x[GDN_CELL];
+        UNROLL for (int t = begin; t < end; t++)
+        {
+            int64_t i = cell->at + t - a->first;
+            vf v = vf_load(a->v + i * a->v_stride + c);
+            v = vf_fma(vf_set1(-cell->decay[t]), vf_load(d[t] + c), v);
+            x[t] = vf_mul(vf_set1(a->beta[i * a->gate_stride]), v);
+        }
+        UNROLL for (int j = 0; j < end; j++)
+        {
+            vf dj = j < begin ? vf_load(d[j] + c) : x[j];
+            if (j >= begin) vf_store(d[j] + c, dj);
+            UNROLL for (int t = j + 1 > begin ? j + 1 : begin; t < end; t++) x[t] =
+                vf_fma(vf_set1(cell->to_d[t][j]), dj, x[t]);
+        }
+    }
+}
+
+/* The outputs of [begin, end) from S^T q. */
+ALWAYS_INLINE void finish(const gdn_scan_args *a, const gdn_cell *cell, int32_t begin, int32_t end,
+                          float (*d)[GDN_SLICE], float (*sums)[GDN_SLICE])
+{
+    for (int c = 0; c < GDN_SLICE; c += VL) {
+        vf out[GDN_CELL];
+        UNROLL for (int t = begin; t < end; t++) out[t] =
+            vf_mul(vf_set1(cell->decay[t]), vf_load(sums[t] + c));
+        UNROLL for (int j = 0; j < end; j++)
+        {
+            vf dj = vf_load(d[j] + c);
+            UNROLL for (int t = j > begin ? j : begin; t < end; t++) out[t] =
+                vf_fma(vf_set1(cell->to_out[t][j]), dj, out[t]);
+        }
+        UNROLL for (int t = begin; t < end; t++)
+            vf_store(a->out + (cell->at + t - a->first) * a->out_stride + c, out[t]);
+    }
+}
+
+/* S = g S + sum over the cell of k_j (g(last, j) d_j)^T. */
+ALWAYS_INLINE void update(const gdn_scan_args *a, const gdn_cell *cell, float (*d)[GDN_SLICE])
+{
+    const float *k = a->k + cell->at * a->qk_stride;
+    const vf decay = vf_set1(cell->decay[GDN_CELL - 1]);
+    for (int t = 0; t < GDN_CELL; t++)
+        for (int c = 0; c < GDN_SLICE; c += VL)
+            vf_store(d[t] + c, vf_mul(vf_set1(cell->tail[t]), vf_load(d[t] + c)));
+    for (int i = 0; i < GDN_HEAD_DIM; i += ROWS)
+        for (int c = 0; c < GDN_SLICE; c += WIDE * VL) {
+            float *state = a->state + i * GDN_SLICE + c;
+            vf s[ROWS][WIDE];
+            UNROLL for (int r = 0; r < ROWS; r++) UNROLL for (int j = 0; j < WIDE; j++) s[r][j] =
+                vf_mul(decay, vf_load(state + r * GDN_SLICE + j * VL));
+            UNROLL for (int t = 0; t < GDN_CELL; t++)
+            {
+                vf dt[WIDE];
+                UNROLL for (int j = 0; j < WIDE; j++) dt[j] = vf_load(d[t] + c + j * VL);
+                UNROLL for (int r = 0; r < ROWS; r++)
+                {
+                    vf factor = vf_set1(k[t * a->qk_stride + i + r]);
+                    UNROLL for (int j = 0; j < WIDE; j++) s[r][j] = vf_fma(factor, dt[j], s[r][j]);
+                }
+            }
+            UNROLL for (int r = 0; r < ROWS; r++) UNROLL for (int j = 0; j < WIDE; j++)
+                vf_store(state + r * GDN_SLICE + j * VL, s[r][j]);
+        }
+}
+
+/* v of the next cell: its rows lie far apart, where no hardware looks ahead. */
+ALWAYS_INLINE void read_ahead(const gdn_scan_args *a, int32_t from)
+{
+    for (int32_t t = from; t < from + GDN_CELL && t < a->n_tokens; t++)
+        for (int c = 0; c < GDN_SLICE; c += LINE_FLOATS)
+            __builtin_prefetch(a->v + t * a->v_stride + c);
 }
 
 void KERNEL(gdn_scan)(const gdn_scan_args *a)
 {
-    slice_row predicted; /* S^T k of the token about to be done, before its decay */
-    UNROLL for (int j = 0; j < COLUMNS; j++) predicted.v[j] = vf_zero();
-    for (int i = 0; i < GDN_HEAD_DIM; i++) {
-        vf k = vf_set1(a->k[i]);
-        UNROLL for (int j = 0; j < COLUMNS; j++) predicted.v[j] =
-            vf_fma(k, vf_load(a->state + i * GDN_SLICE + j * VL), predicted.v[j]);
-    }
-    for (int32_t t = 0; t < a->n_tokens; t++) {
-        const float *q = a->q + t * a->qk_stride, *k = a->k + t * a->qk_stride;
-        /* The last token has no next: its own k gives a result nobody reads. */
-        const float *next_k = t + 1 < a->n_tokens ? k + a->qk_stride : k;
-        vf decay = vf_set1(a->decay[t * a->gate_stride]);
-        vf beta = vf_set1(a->beta[t * a->gate_stride]);
-        slice_row d = row_load(a->v + t * a->v_stride), out, next;
-        read_ahead(a, t + AHEAD);
-        UNROLL for (int j = 0; j < COLUMNS; j++)
-        {
-            d.v[j] = vf_mul(beta, vf_sub(d.v[j], vf_mul(decay, predicted.v[j])));
-            out.v[j] = vf_zero();
-            next.v[j] = vf_zero();
+    _Alignas(64) cell_rows d, sums;
+    _Alignas(64) gdn_cell cell;
+    for (int32_t at = 0; a->n_tokens > 0 && at < a->first + a->n_tokens; at += GDN_CELL) {
+        gdn_cell_begin(a, at, &cell);
+        int32_t begin = cell.begin, end = cell.end, n = end - begin, i = at + begin - a->first;
+        read_ahead(a, i + n);
+        for (int32_t t = 0; t < begin; t++)
+            for (int c = 0; c < GDN_SLICE; c += VL)
+                vf_store(d[t] + c, vf_load(a->rest + t * GDN_SLICE + c));
+        row_lines next = {a->k + (at + end) * a->qk_stride, a->qk_stride, a->n_tokens - i - n};
+        multiply_rows(a->state, a->k + (at + begin) * a->qk_stride, a->qk_stride, n, d + begin,
+                      &next);
+        next.rows = a->q + (i + n) * a->qk_stride;
+        multiply_rows(a->state, a->q + i * a->qk_stride, a->qk_stride, n, sums + begin, &next);
+        if (n == GDN_CELL) {
+            solve(a, &cell, 0, GDN_CELL, d);
+            finish(a, &cell, 0, GDN_CELL, d, sums);
+        } else {
+            solve(a, &cell, begin, end, d);
+            finish(a, &cell, begin, end, d, sums);
         }
-        for (int i = 0; i < GDN_HEAD_DIM; i++) {
-            slice_row s = row_load(a->state + i * GDN_SLICE);
-            vf ki = vf_set1(k[i]), qi = vf_set1(q[i]), ni = vf_set1(next_k[i]);
-            UNROLL for (int j = 0; j < COLUMNS; j++)
-            {
-                s.v[j] = vf_fma(ki, d.v[j], vf_mul(decay, s.v[j]));
-                out.v[j] = vf_fma(qi, s.v[j], out.v[j]);
-                next.v[j] = vf_fma(ni, s.v[j], next.v[j]);
-            }
-            row_store(a->state + i * GDN_SLICE, &s);
-        }
-        row_store(a->out + t * a->out_stride, &out);
-        predicted = next;
+        if (end == GDN_CELL)
+            update(a, &cell, d);
+        else
+            for (int32_t t = begin; t < end; t++)
+                for (int c = 0; c < GDN_SLICE; c += VL)
+                    vf_store(a->rest + t * GDN_SLICE + c, vf_load(d[t] + c));
     }
 }

@@ -350,6 +350,23 @@ static void test_moe(void **state)
 
 /* ---- Gated DeltaNet ---- */
 
+/* MODEL.md 3.5 for 32 value columns: state [128][32], q, k [128], v, out [32]. */
+static void step_slice(float *state, const float *q, const float *k, const float *v, float decay,
+                       float beta, float *out)
+{
+    for (int j = 0; j < 32; j++) {
+        double p = 0, o = 0;
+        for (int i = 0; i < 128; i++) p += (double)state[i * 32 + j] * (double)k[i];
+        double d = (double)beta * ((double)v[j] - (double)decay * p);
+        for (int i = 0; i < 128; i++) {
+            float *s = state + i * 32 + j;
+            *s = (float)((double)decay * (double)*s + (double)k[i] * d);
+            o += (double)*s * (double)q[i];
+        }
+        out[j] = (float)o;
+    }
+}
+
 static void check_gdn(int32_t key_heads, int32_t value_heads)
 {
     enum { STEPS = 6 };
@@ -397,14 +414,9 @@ static void check_gdn(int32_t key_heads, int32_t value_heads)
                         &decay, &beta);
             int32_t k = h / (value_heads / key_heads) * 128;
             for (int32_t s = 0; s < 4; s++)
-                gdn_scan_c(&(gdn_scan_args){.state = state + (size_t)(h * 4 + s) * 128 * 32,
-                                            .n_tokens = 1,
-                                            .q = f + k,
-                                            .k = f + key + k,
-                                            .v = f + 2 * key + h * 128 + s * 32,
-                                            .decay = &decay,
-                                            .beta = &beta,
-                                            .out = expected + h * 128 + s * 32});
+                step_slice(state + (size_t)(h * 4 + s) * 128 * 32, f + k, f + key + k,
+                           f + 2 * key + h * 128 + s * 32, decay, beta,
+                           expected + h * 128 + s * 32);
         }
         input.rows[0].position = t;
         input.rows[0].state = 1;
