@@ -82,14 +82,48 @@ ALWAYS_INLINE void multiply_state(const float *state, const float *x, int64_t st
     }
 }
 
-/* The same of any number of rows: blocks, then one by one. Each sum is over the keys in order. */
-ALWAYS_INLINE void multiply_rows(const float *state, const float *x, int64_t stride, int32_t n,
-                                 float (*out)[GDN_SLICE], const row_lines *next)
+/* S^T k and S^T q of one token, in one pass: a step of decode. */
+ALWAYS_INLINE void multiply_token(const float *state, const float *k, const float *q, float *by_k,
+                                  float *by_q)
 {
-    int32_t r = 0;
-    for (; r + ROWS <= n; r += ROWS)
-        multiply_state(state, x + r * stride, stride, ROWS, out + r, next);
-    for (; r < n; r++) multiply_state(state, x + r * stride, stride, 1, out + r, next);
+    vf a[COLUMNS], b[COLUMNS];
+    UNROLL for (int j = 0; j < COLUMNS; j++) a[j] = b[j] = vf_zero();
+    for (int i = 0; i < GDN_HEAD_DIM; i++) {
+        vf ki = vf_set1(k[i]), qi = vf_set1(q[i]);
+        UNROLL for (int j = 0; j < COLUMNS; j++)
+        {
+            vf s = vf_load(state + i * GDN_SLICE + j * VL);
+            a[j] = vf_fma(ki, s, a[j]);
+            b[j] = vf_fma(qi, s, b[j]);
+        }
+    }
+    UNROLL for (int j = 0; j < COLUMNS; j++)
+    {
+        vf_store(by_k + j * VL, a[j]);
+        vf_store(by_q + j * VL, b[j]);
+    }
+}
+
+/* S^T k to d and S^T q to sums, of the cell's tokens: ROWS at a time, then one by one. Each sum is
+ * over the keys in order. */
+ALWAYS_INLINE void multiply_cell(const gdn_scan_args *a, const gdn_cell *cell,
+                                 float (*d)[GDN_SLICE], float (*sums)[GDN_SLICE])
+{
+    const int64_t stride = a->qk_stride;
+    const float *k = a->k + (cell->at + cell->begin) * stride;
+    const float *q = a->q + (cell->at + cell->begin - a->first) * stride;
+    int32_t n = cell->end - cell->begin, t = 0;
+    int32_t left = a->first + a->n_tokens - cell->at - cell->end; /* tokens of the next cell */
+    d += cell->begin;
+    sums += cell->begin;
+    for (; t + ROWS <= n; t += ROWS) {
+        int64_t ahead = left > 0 ? n * stride : 0;
+        row_lines next_k = {k + ahead, stride, left}, next_q = {q + ahead, stride, left};
+        multiply_state(a->state, k + t * stride, stride, ROWS, d + t, &next_k);
+        multiply_state(a->state, q + t * stride, stride, ROWS, sums + t, &next_q);
+        left = 0; /* asked for */
+    }
+    for (; t < n; t++) multiply_token(a->state, k + t * stride, q + t * stride, d[t], sums[t]);
 }
 
 /* d[t] for t in [begin, end), from S^T k in its place and those before `begin`. Each is subtracted
@@ -183,11 +217,7 @@ void KERNEL(gdn_scan)(const gdn_scan_args *a)
         for (int32_t t = 0; t < begin; t++)
             for (int c = 0; c < GDN_SLICE; c += VL)
                 vf_store(d[t] + c, vf_load(a->rest + t * GDN_SLICE + c));
-        row_lines next = {a->k + (at + end) * a->qk_stride, a->qk_stride, a->n_tokens - i - n};
-        multiply_rows(a->state, a->k + (at + begin) * a->qk_stride, a->qk_stride, n, d + begin,
-                      &next);
-        next.rows = a->q + (i + n) * a->qk_stride;
-        multiply_rows(a->state, a->q + i * a->qk_stride, a->qk_stride, n, sums + begin, &next);
+        multiply_cell(a, &cell, d, sums);
         if (n == GDN_CELL) {
             solve(a, &cell, 0, GDN_CELL, d);
             finish(a, &cell, 0, GDN_CELL, d, sums);
