@@ -464,6 +464,7 @@ calla_status scheduler_run(scheduler *s, calla_engine *engine, calla_error *err)
                               .replay = s->config.replay,
                               .metrics = s->config.metrics,
                               .log = s->config.log,
+                              .max_unread_bytes = s->config.max_unread_bytes,
                               .n_ctx = info.n_ctx};
     for (int32_t i = 0; i < s->config.n_parallel; i++) {
         s->slots[i] = (slot){.shared = &s->shared};

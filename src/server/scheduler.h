@@ -15,10 +15,11 @@
 typedef struct scheduler scheduler;
 
 typedef struct scheduler_config {
-    int32_t n_parallel; /* answers computed at once, 1 ... 8 */
-    int32_t n_queue;    /* jobs that may wait */
-    bool strict_cache;  /* answers are prefilled again when there is nothing else to do */
-    int64_t timeout_ns; /* of a job, 0 = none */
+    int32_t n_parallel;      /* answers computed at once, 1 ... 8 */
+    int32_t n_queue;         /* jobs that may wait */
+    bool strict_cache;       /* answers are prefilled again when there is nothing else to do */
+    int64_t timeout_ns;      /* of a job, 0 = none */
+    size_t max_unread_bytes; /* of events that wait for a slow reader before its answer pauses */
     const vocabulary *vocabulary;
     replay *replay;
     metrics *metrics;

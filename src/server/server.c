@@ -33,6 +33,7 @@ static void set_defaults(server_options *o)
     o->n_connections = value_or(o->n_connections, 256);
     if (!o->max_body_bytes) o->max_body_bytes = (int64_t)32 << 20;
     if (!o->max_answer_bytes) o->max_answer_bytes = (int64_t)64 << 20;
+    if (!o->max_unread_bytes) o->max_unread_bytes = (int64_t)256 << 10;
     o->timeout_s = value_or(o->timeout_s, 3600);
     o->idle_s = value_or(o->idle_s, 120);
     o->keep_alive_ms = value_or(o->keep_alive_ms, 3000);
@@ -235,6 +236,7 @@ static calla_status create_parts(server *s, calla_error *err)
                                .strict_cache = o->strict_cache,
                                .timeout_ns =
                                    o->timeout_s > 0 ? (int64_t)o->timeout_s * 1000000000 : 0,
+                               .max_unread_bytes = (size_t)o->max_unread_bytes,
                                .vocabulary = &s->vocabulary,
                                .replay = s->replay,
                                .metrics = &s->metrics,

@@ -34,6 +34,7 @@ typedef struct server_options {
     int32_t n_connections;    /* beyond them requests get a 503 [256] */
     int64_t max_body_bytes;   /* [32 MiB] */
     int64_t max_answer_bytes; /* of an answer that is not streamed [64 MiB] */
+    int64_t max_unread_bytes; /* that wait for a reader before a stream pauses [256 KiB] */
     int32_t timeout_s;        /* of a request, < 0 = none [3600] */
     int32_t idle_s;           /* in which a request must arrive, and an answer be read on [120] */
     int32_t keep_alive_ms;    /* silence of a stream before a comment is sent [3000] */

@@ -6,9 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of events that may wait for a slow reader before its answer pauses. */
-#define MAX_WAITING_BYTES ((size_t)256 << 10)
-
 /* ---- beginning ---- */
 
 static json_t *token_text(const vocabulary *v, int32_t token)
@@ -125,7 +122,7 @@ calla_status slot_prefill(slot *s, int64_t n_most, calla_error *err)
 
 bool slot_is_paused(const slot *s)
 {
-    return outbox_waiting_bytes(&s->job->out) > MAX_WAITING_BYTES;
+    return outbox_waiting_bytes(&s->job->out) > s->shared->max_unread_bytes;
 }
 
 const calla_sampling *slot_sampling(slot *s)

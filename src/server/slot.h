@@ -14,6 +14,7 @@ typedef struct slot_shared {
     replay *replay;
     metrics *metrics;
     const server_log *log;
+    size_t max_unread_bytes;
     int32_t n_ctx;
 } slot_shared;
 

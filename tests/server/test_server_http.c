@@ -222,8 +222,9 @@ static void a_slow_reader_holds_up_nobody_else(void **state)
 {
     (void)state;
     server_options options = client_options();
-    options.engine.n_ctx = 32768; /* more than waits for a reader */
+    options.engine.n_ctx = 32768; /* more than waits for a reader, here and in sockets */
     options.n_parallel = 2, options.idle_s = 3600;
+    options.max_unread_bytes = 8192;
     server *s = client_start(&options);
     int fd = raw_occupy(s, 1);
     int64_t n = 0, n_other = -1;

@@ -566,7 +566,8 @@ static void endpoints_are_counted(void **state)
         "calla_endpoint_requests_total{method=\"POST\",path=\"/v1/responses\",status=\"2xx\"}";
     double before = client_metric(s, name);
     answer_t a = post(with(ask("Hi"), "{s:i}", "max_output_tokens", 1));
-    client_wait_for(s, name, before + 1); /* counted when the connection's thread is done */
+    /* Counted when the connection's thread is done: earlier ones may come late, too. */
+    client_wait_for_least(s, name, before + 1);
     answer_clear(&a);
 }
 

@@ -59,6 +59,7 @@ static server_options options_for(int n_parallel)
     options.n_parallel = n_parallel;
     options.engine.n_ctx = 32768;
     options.idle_s = 3600;
+    options.max_unread_bytes = 8192; /* what is held costs no processor for long */
     return options;
 }
 

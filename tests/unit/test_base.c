@@ -556,7 +556,8 @@ static void check_signals(void *context, int64_t begin, int64_t end, int thread)
         atomic_store(&c->wrong, true);
     if (worker) atomic_fetch_add(&c->n_workers, 1);
     /* The caller would do late workers' parts itself: it waits for one. */
-    for (int i = 0; begin == 0 && i < 5000 && atomic_load(&c->n_workers) == 0; i++) usleep(1000);
+    for (int i = 0; begin == 0 && i < PATIENCE_S * 1000 && atomic_load(&c->n_workers) == 0; i++)
+        usleep(1000);
 }
 
 static void test_worker_signals(void **state)
