@@ -4,13 +4,15 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Bytes of the well-formed UTF-8 sequence at `p`, which a NUL ends; 0 if there is none. */
+/* Bytes of the well-formed UTF-8 sequence at `p`, which a NUL ends; 0 if there is none, or one that
+ * rules terminals. */
 static size_t sequence_bytes(const unsigned char *p)
 {
     if (p[0] < 0x80) return 1;
     size_t n = p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
     for (size_t i = 1; i < n; i++)
         if ((p[i] & 0xc0) != 0x80) return 0;
+    if (p[0] == 0xc2 && p[1] < 0xa0) return 0; /* the control characters of Latin-1 */
     /* Longer than need be, a surrogate, or beyond U+10FFFF. */
     bool bad = (p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] >= 0xa0) ||
                (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] >= 0x90);

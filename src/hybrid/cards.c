@@ -59,14 +59,20 @@ static const unsigned char groupings[][6] = {
 
 static bool joins(char gap)
 {
-    return gap == ' ' || gap == '-' || gap == '.';
+    return gap == ' ' || gap == '-' || gap == '.' || gap == '\n';
+}
+
+/* Between the cells of a table or the numbers of a list, which somebody must call a card. */
+static bool joins_if_named(char gap)
+{
+    return gap == '\t' || gap == ',' || gap == '|' || gap == '\'';
 }
 
 /* Between groups, besides: in addresses and forms of the web, and where a line ends. */
 static bool joins_groups(char gap, char first)
 {
     if (gap == '\n') return true;
-    return (joins(gap) || gap == '+' || gap == '_' || gap == '/') &&
+    return (joins(gap) || joins_if_named(gap) || gap == '+' || gap == '_' || gap == '/') &&
            (gap == first || first == '\n');
 }
 
@@ -107,7 +113,8 @@ static void report(scan *s, const word *first, const word *last, const char *kin
     bool other = scan_cue_before(s, CUE_NUMBER, first->start, 24, NULL);
     /* Maestro's have twelve to nineteen digits of many beginnings, and thirteen digits are an old
      * Visa's or any article's number (EAN): only where somebody speaks of cards. */
-    if (!named && (strcmp(kind, "maestro") == 0 || last->start + last->n - first->start == 13))
+    if (!named && (strcmp(kind, "maestro") == 0 || last->start + last->n - first->start == 13 ||
+                   (last > first && joins_if_named(first[1].gap))))
         return;
     scan_add(s, DETECT_PAYMENT_CARD, kind, first->start, end,
              named     ? 0.99

@@ -95,7 +95,7 @@ static int fold_code_point(uint32_t c, char *out)
     }
     if (c == 0x2018 || c == 0x2019 || c == 0x2032) return out[0] = '\'', 1;
     if (c == 0x201C || c == 0x201D || c == 0x201E) return out[0] = '"', 1;
-    if (c == 0x3002 || c == 0x2024) return out[0] = '.', 1;
+    if (c == 0x3002 || c == 0x2024 || c == 0xB7 || c == 0x30FB) return out[0] = '.', 1;
     return -1;
 }
 
@@ -225,13 +225,15 @@ static int fold_escape(const char *s, size_t n, size_t *length, char *out)
     case '/':
         return out[0] = s[1], 1;
     case 'u':
+    case 'x':
         break;
     default:
         return -1;
     }
-    int32_t value = n >= 6 ? hex_number(s + 2, 4) : -1;
+    size_t digits = s[1] == 'u' ? 4 : 2;
+    int32_t value = n >= 2 + digits ? hex_number(s + 2, digits) : -1;
     if (value < 0x20) return -1;
-    *length = 6;
+    *length = 2 + digits;
     if (value < 0x7F) return out[0] = (char)value, 1;
     return fold_code_point((uint32_t)value, out);
 }

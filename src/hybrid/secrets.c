@@ -69,6 +69,21 @@ static size_t read_verb_without_spaces(const scan *s, size_t at, given *g)
     return 0;
 }
 
+/* {"name": "PASSWORD", "value": "..."}, and the same in YAML: behind the name that ends at `at`. */
+static size_t read_pair(const scan *s, size_t at, given *g)
+{
+    enum { MOST = 40 };
+    size_t i = at;
+    while (i < s->n && i - at < MOST && (is_space(s->text[i]) || strchr("\"',", s->text[i]))) i++;
+    if (i == at || !starts_with(s, i, "value")) return 0;
+    i += strlen("value");
+    if (char_at(s, i) == '"' || char_at(s, i) == '\'') i++;
+    i = skip_spaces(s, i, 4);
+    if (char_at(s, i) != ':' && char_at(s, i) != '=') return 0;
+    g->assigned = g->tight = g->colon = true;
+    return skip_spaces(s, i + 1, 4);
+}
+
 /* "password for the router is ...", "clave del wifi: ...": whose it is, in a few words. */
 static size_t read_owner(const scan *s, size_t at, given *g)
 {
@@ -127,7 +142,8 @@ static size_t read_operator_at(const scan *s, size_t at, given *g)
     }
     g->assigned = false;
     g->tight = false;
-    size_t value = read_verb_without_spaces(s, i, g);
+    size_t value = read_pair(s, name_end, g);
+    if (!value) value = read_verb_without_spaces(s, i, g);
     if (value || from == i) return value;
     value = read_verb(s, from);
     return value ? value : read_owner(s, from, g);

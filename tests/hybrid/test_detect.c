@@ -234,6 +234,12 @@ static void test_pieces(void **state)
         {"4111 of 1111, 1111 and 1111; 4111 | 1111 | 1111 | 1111 <4111 1111> 1111 1111", ""},
         {"jane.doe [at] corp-mail [dot] com, ok", "email/email:jane.doe [at] corp-mail [dot] com"},
         {"jane(at)corp-mail.com", "email/email:jane(at)corp-mail.com"},
+        {"4111\t1111\t1111\t1111 and 4111,1111,1111,1111", ""},
+        {"card: 4111\t1111\t1111\t1111", "payment_card/visa:4111\t1111\t1111\t1111"},
+        {"card 4111|1111|1111|1111", "payment_card/visa:4111|1111|1111|1111"},
+        {"4\n1\n1\n1\n1\n1\n1\n1\n1\n1\n1\n1\n1\n1\n1\n1",
+         "payment_card/visa:4\n1\n1\n1\n1\n1\n1\n1\n1\n1\n1\n1\n1\n1\n1\n1"},
+        {"\\x344111 \\x34111 1111 1111 1111", "payment_card/visa:\\x34111 1111 1111 1111"},
         {"Meet (at) noon or a[at] b(t) [dot]", ""},
     };
     CHECK_EXAMPLES(examples);
@@ -271,6 +277,10 @@ static void test_secrets_in_sentences(void **state)
         {"password for the new router is Zt88kk1x", "password/password:Zt88kk1x"},
         {"clave del wifi: casaAzul2020", "password/password:casaAzul2020"},
         {"パスワードはSakura#2023です", "password/password:Sakura#2023"},
+        {"- name: DB_PASSWORD\n  value: Kx7-pLm2-q9Z\n", "password/password:Kx7-pLm2-q9Z"},
+        {"[{\"name\": \"password\", \"value\": \"Kx7-pLm2-q9Z\"}]",
+         "password/password:Kx7-pLm2-q9Z"},
+        {"The value of a password. password, value: none; \"password\", \"values\": 3", ""},
         {"The password for your account is required. The password of the user: see below", ""},
         {"curl -u deploy:s3cr3tDeploy9 https://ci.example.net/job",
          "password/argument:s3cr3tDeploy9"},

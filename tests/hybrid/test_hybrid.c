@@ -220,6 +220,21 @@ static void test_every_field_is_looked_at(void **state)
         "{\"messages\": [{\"role\": \"user\", \"content\": \"My card: 4111 1111\"}, {\"role\": "
         "\"assistant\", \"content\": \"Go on\"}, {\"role\": \"user\", \"content\": \"1111 "
         "1111\"}]}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"My card: 4111 1111\"}, {\"role\": "
+        "\"assistant\", \"content\": \"1111 1111\"}]}",
+        "{\"messages\": [{\"role\": \"assistant\", \"content\": \"What is your phone number?\"}, "
+        "{\"role\": \"user\", \"content\": \"22334455\"}]}",
+        "{\"messages\": [{\"role\": \"assistant\", \"content\": \"Your date of birth?\"}, "
+        "{\"role\": \"user\", \"content\": \"12.03.1984\"}]}",
+        "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{\"id\": \"1\", \"type\": "
+        "\"function\", \"function\": {\"name\": \"f\", \"arguments\": {\"a\": \"4111 1111\", "
+        "\"b\": \"1111 1111\"}}}]}]}",
+        "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{\"id\": \"1\", \"type\": "
+        "\"function\", \"function\": {\"name\": \"f\", \"arguments\": {\"env\": [{\"name\": "
+        "\"DB_PASSWORD\", \"value\": \"Kx7-pLm2-q9Z\"}]}}}]}]}",
+        "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{\"id\": \"1\", \"type\": "
+        "\"function\", \"function\": {\"name\": \"f\", \"arguments\": {\"password\": {\"value\": "
+        "\"Kx7-pLm2-q9Z\"}}}}]}]}",
         "{\"messages\": [{\"role\": \"user\", \"content\": \"41111111\"}, {\"role\": \"user\", "
         "\"content\": [{\"type\": \"text\", \"text\": \"1111\"}, {\"type\": \"text\", \"text\": "
         "\"1111\"}]}]}",
@@ -274,7 +289,7 @@ static void test_every_field_is_looked_at(void **state)
         "\"function\", \"function\": {\"name\": \"4111111111111111\"}}}",
     };
     hybrid_close(h);
-    open_with("{}");
+    open_with("{\"categories\": {\"personal\": \"keep_local\"}}");
     for (size_t i = 0; i < sizeof hidden / sizeof *hidden; i++)
         expect_route(hidden[i], true, HYBRID_REFUSE);
 }

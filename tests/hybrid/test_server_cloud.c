@@ -400,6 +400,68 @@ static void test_reload(void **state)
     fake_cloud_stop(f);
 }
 
+/* ---- another policy while requests run ---- */
+
+typedef struct busy {
+    const server *server;
+    atomic_int *n_done; /* answers of all */
+    int n_asked, n_passed, n_others;
+} busy;
+
+enum { N_BUSY = 4, N_EACH = 25, N_RELOADS = 60 };
+
+static void *ask_again_and_again(void *user)
+{
+    busy *b = user;
+    json_t *body = ask("cloud", "Charge " CARD);
+    char *text = json_dumps(body, 0);
+    for (int i = 0; i < N_EACH; i++) {
+        answer_t a =
+            client_send(b->server, &(request_t){.path = "/v1/chat/completions", .body = text});
+        *(a.status == 409 ? &b->n_asked : a.status == 200 ? &b->n_passed : &b->n_others) += 1;
+        answer_clear(&a);
+        atomic_fetch_add(b->n_done, 1);
+    }
+    free(text);
+    json_decref(body);
+    return NULL;
+}
+
+/* Under load every request is answered by one policy or the other, and none of a file with a
+ * mistake. */
+static void test_reload_under_load(void **state)
+{
+    (void)state;
+    static const char *const rules[] = {"{\"categories\": {\"finance\": \"allow\"}}",
+                                        "{\"categories\": {\"finance\": \"never\"}}",
+                                        "{\"categories\": {\"finance\": \"ask\"}}", "{"};
+    calla_error err;
+    atomic_int n_done = 0;
+    pthread_t threads[N_BUSY];
+    busy all[N_BUSY];
+    int n_asked = 0, n_passed = 0;
+    fake_cloud *f = fake_cloud_start();
+    server *s = start(fake_cloud_url(f), policy_text, NULL);
+    for (int i = 0; i < N_BUSY; i++) {
+        all[i] = (busy){.server = s, .n_done = &n_done};
+        assert_int_equal(pthread_create(&threads[i], NULL, ask_again_and_again, &all[i]), 0);
+    }
+    for (int i = 0; i < N_RELOADS || atomic_load(&n_done) < N_BUSY * N_EACH; i++) {
+        put_test_file(dir, "policy.json", rules[i % 4]);
+        assert_int_equal(server_reload(s, &err), i % 2 ? CALLA_ERR_INPUT : CALLA_OK);
+    }
+    for (int i = 0; i < N_BUSY; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(all[i].n_others, 0);
+        n_asked += all[i].n_asked;
+        n_passed += all[i].n_passed;
+    }
+    assert_int_equal(n_asked + n_passed, N_BUSY * N_EACH);
+    assert_int_equal(fake_cloud_n_requests(f), n_passed);
+    client_stop(s);
+    fake_cloud_stop(f);
+}
+
 typedef struct slow_request {
     const server *server;
     atomic_bool done;
@@ -466,12 +528,19 @@ static void test_refused_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_two_servers),    cmocka_unit_test(test_consent),
-        cmocka_unit_test(test_kept),           cmocka_unit_test(test_redacted),
-        cmocka_unit_test(test_falls_back),     cmocka_unit_test(test_model_check),
-        cmocka_unit_test(test_cut_stream),     cmocka_unit_test(test_slow_stream),
-        cmocka_unit_test(test_clients),        cmocka_unit_test(test_reload),
-        cmocka_unit_test(test_engine_goes_on), cmocka_unit_test(test_refused_options),
+        cmocka_unit_test(test_two_servers),
+        cmocka_unit_test(test_consent),
+        cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_redacted),
+        cmocka_unit_test(test_falls_back),
+        cmocka_unit_test(test_model_check),
+        cmocka_unit_test(test_cut_stream),
+        cmocka_unit_test(test_slow_stream),
+        cmocka_unit_test(test_clients),
+        cmocka_unit_test(test_reload),
+        cmocka_unit_test(test_reload_under_load),
+        cmocka_unit_test(test_engine_goes_on),
+        cmocka_unit_test(test_refused_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

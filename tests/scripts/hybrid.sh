@@ -102,8 +102,17 @@ if command -v script >/dev/null; then # with a terminal: a yes and a no
             --audit run.db -p 'Pay with 4111 1111 1111 1111'" /dev/null >out 2>err
         grep -q "payment_card .*(messages" out || fail "run on a terminal: $(cat out)"
     done
+    # What a document calls its fields must not rule the terminal.
+    cat >messages.json <<'X'
+[{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [{"id": "1", "type": "function",
+ "function": {"name": "f", "arguments": {"a\u001b[2Kb\u009b2Kc": "4111 1111 1111 1111"}}}]},
+ {"role": "tool", "tool_call_id": "1", "content": "y"}]
+X
+    echo n | script -qec "$calla run -m $tiny --no-think --greedy -n 16 $cloud --policy run.json \
+        --audit run.db --messages messages.json" /dev/null >out 2>err
+    grep -qF "a?[2Kb??2Kc" out || fail "a field's name on the terminal: $(cat -v out err)"
     "$calla" audit --audit run.db | awk 'NR > 1 { printf "%s ", $3 }' >results
-    [ "$(cat results)" = "answered asked local asked answered asked " ] ||
+    [ "$(cat results)" = "answered asked local asked answered asked asked " ] ||
         fail "the audit of run on a terminal: $(cat results)"
 fi
 

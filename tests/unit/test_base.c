@@ -53,6 +53,9 @@ static void test_error(void **state)
     assert_int_equal(error_set_errno(NULL, CALLA_ERR_IO, ENOENT, "nobody"), CALLA_ERR_IO);
     error_set(&err, CALLA_ERR_INPUT, "a\nb\x1b[31m\x7f\t\xc3\xa9");
     assert_string_equal(err.message, "a?b?[31m??\xc3\xa9");
+    error_set(&err, CALLA_ERR_INPUT,
+              "a\xc2\x9b\x31m\xc2\xa0"); /* Latin-1's way to begin a sequence */
+    assert_string_equal(err.message, "a??1m\xc2\xa0");
     /* Stray and missing continuations, overlong forms, a surrogate, beyond the last character. */
     error_set(&err, CALLA_ERR_INPUT, "%s",
               "\x80 \xc3 \xe2\x82 \xc0\xaf \xe0\x9f\xbf \xf0\x8f\xbf\xbf");
