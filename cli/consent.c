@@ -9,10 +9,13 @@ static const char *text_of(const json_t *found, const char *key)
     return text ? text : "";
 }
 
-/* Without what could move a cursor: an excerpt comes from the text that was looked at. */
+/* Without what could rule the terminal: excerpts and places come from the text that was looked at.
+ */
 static void put_text(FILE *terminal, const char *text)
 {
-    for (; *text; text++) putc((unsigned char)*text < ' ' || *text == 0x7f ? '?' : *text, terminal);
+    calla_error tidied;
+    error_set(&tidied, CALLA_ERR_INPUT, "%s", text);
+    fputs(tidied.message, terminal);
 }
 
 static void put_finding(FILE *terminal, const json_t *found)
@@ -21,8 +24,7 @@ static void put_finding(FILE *terminal, const json_t *found)
     put_text(terminal, text_of(found, "excerpt"));
     fputs("  (", terminal);
     put_text(terminal, text_of(found, "where"));
-    fprintf(terminal, ")%s\n",
-            strcmp(text_of(found, "action"), "redact") == 0 ? "  replaced" : "");
+    fprintf(terminal, ")%s\n", strcmp(text_of(found, "action"), "redact") == 0 ? "  replaced" : "");
 }
 
 cli_consent cli_ask_consent(const char *destination, const json_t *findings)
