@@ -184,6 +184,7 @@ static void measure(const char *name, json_t *json, bool in_calls, const token_t
         fprintf(stderr, "%s: %s\n", name, err.message);
         exit(1);
     }
+    grammar_use_tokens(g, t->sets);
     f.make_ns = own_ns() - start;
     uint32_t *mask = malloc((size_t)t->n_mask_words * sizeof *mask);
     for (int i = 0; mask && i < N_TEXTS; i++) run_text(g, t, mask, ends, &f);

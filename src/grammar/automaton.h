@@ -48,13 +48,19 @@ typedef struct pda_state {
 
 /* What need not be followed byte by byte: any `run` characters of a set, in whatever order, may
  * come (in a state that counts them no more than still fit). The first one under `guard`, where
- * `need` frames fit. alone: only known if the state is the only place that is followed. */
+ * `need` frames fit. alone: only known if the state is the only place that is followed.
+ *
+ * Whatever else may come from the state begins with characters of the set, no more than fit, and
+ * goes on with one of `exits`, or, if `ends`, with one that may come where the state's part ends.
+ */
 typedef struct pda_stay {
-    lead_set chars;
+    lead_set chars, exits;
     uint32_t run;
     uint32_t guard;
     uint8_t need;
-    bool alone;
+    bool alone, ends;
+    bool keeps;  /* where it leads the same characters stay */
+    uint8_t set; /* an index into the sets of the grammar; 0 = none */
 } pda_stay;
 #define STAY_FOR_EVER UINT32_MAX
 
@@ -78,6 +84,8 @@ void automaton_free(automaton *a);
 /* Fills stays and one_way, of states whose edges are there. CALLA_ERR_MEMORY is all that can go
  * wrong. */
 calla_status automaton_find_stays(automaton *a);
+/* Adds the characters (their first bytes) that a state reads. */
+void automaton_add_reads(const automaton *a, uint32_t state, lead_set *out);
 bool automaton_guard_holds(const automaton *a, uint32_t guard, uint32_t number);
 
 /* Building. Failures stay in `failed`; indices given after one are in range but mean nothing. */

@@ -3,6 +3,7 @@
 #include "grammar/emit.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static calla_status emit(const schema_set *set, uint32_t top, const char *place, grammar *g,
                          calla_error *err)
@@ -53,9 +54,32 @@ calla_status grammar_create(const grammar_spec *spec, grammar **out, calla_error
     return CALLA_OK;
 }
 
+/* The index + 1 of the set of the characters among the grammar's; 0 = there is none. */
+static uint8_t use_set(grammar *g, const lead_set *chars)
+{
+    for (int i = 0; i < g->n_sets; i++)
+        if (memcmp(&g->sets[i]->chars, chars, sizeof *chars) == 0) return (uint8_t)(i + 1);
+    if (g->n_sets == GRAMMAR_MAX_SETS) return 0;
+    const token_set *set = token_sets_get(g->owner, chars);
+    if (!set) return 0;
+    g->sets[g->n_sets++] = set;
+    return (uint8_t)g->n_sets;
+}
+
+void grammar_use_tokens(grammar *g, token_sets *sets)
+{
+    g->owner = sets;
+    for (size_t i = 0; i < g->a.n_states; i++) {
+        const pda_state *s = &g->a.states[i];
+        pda_stay *stay = &g->a.stays[s->stay];
+        if (stay->keeps && !s->is_text) stay->set = use_set(g, &stay->chars);
+    }
+}
+
 void grammar_free(grammar *g)
 {
     if (!g) return;
+    for (int i = 0; i < g->n_sets; i++) token_sets_put(g->owner, g->sets[i]);
     automaton_free(&g->a);
     free(g);
 }

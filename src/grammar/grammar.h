@@ -5,6 +5,7 @@
  *     emit.h        puts all into one automaton
  *     call.c        calls of tools
  *     token_trie.h  the vocabulary, made once
+ *     token_sets.h  tokens by their characters
  *     matcher.h     follows one answer, and says which tokens may come next
  *
  * A grammar never changes once it is made and may be shared. Making one takes bounded time and
@@ -14,14 +15,21 @@
 
 #include "base/json.h"
 #include "grammar/automaton.h"
+#include "grammar/token_sets.h"
 
 /* What stands between the reasoning and the answer. */
 #define GRAMMAR_GAP "\n\n"
+
+enum { GRAMMAR_MAX_SETS = 8 };
 
 typedef struct grammar {
     automaton a;
     uint32_t start;
     uint32_t start_after_reasoning; /* GRAMMAR_GAP, then the start */
+    /* What grammar_use_tokens found. */
+    token_sets *owner;
+    const token_set *sets[GRAMMAR_MAX_SETS]; /* [n_sets] */
+    int n_sets;
 } grammar;
 
 typedef struct grammar_spec {
@@ -39,6 +47,10 @@ calla_status grammar_create(const grammar_spec *spec, grammar **out, calla_error
  * only to the form. CALLA_ERR_INPUT names the place: "tools[0].function.parameters...". */
 calla_status grammar_create_calls(const json_t *tools, const char *only, grammar **out,
                                   calla_error *err);
+/* Finds the sets of tokens that make masks fast; they live longer than the grammar. For a large
+ * vocabulary a set that nobody has asked for takes milliseconds: not for the thread that decodes.
+ */
+void grammar_use_tokens(grammar *g, token_sets *sets);
 void grammar_free(grammar *g);
 
 #endif

@@ -34,7 +34,8 @@ typedef struct cached_mask {
 } cached_mask;
 
 struct matcher {
-    const automaton *a;
+    const grammar *g;
+    const automaton *a; /* of g */
     const token_trie *t;
     uint32_t start;
     place_set now;
@@ -178,6 +179,7 @@ calla_status matcher_create(const grammar *g, const token_trie *t, bool after_re
 {
     matcher *m = calloc(1, sizeof *m);
     if (m) {
+        m->g = g;
         m->a = &g->a;
         m->t = t;
         m->start = after_reasoning ? g->start_after_reasoning : g->start;
@@ -297,6 +299,20 @@ static void set_bit(uint32_t *mask, int32_t token)
 /* Called for a node of a tree that can be reached. */
 typedef void reach_fn(void *user, const int32_t *ids, uint32_t n);
 
+/* Whether the first character of a stay may come from the place. */
+static bool may_stay(const matcher *m, const place *p, const pda_stay *stay)
+{
+    return m->frames[p->stack].depth + stay->need <= MAX_FRAMES &&
+           automaton_guard_holds(m->a, stay->guard, p->number);
+}
+
+/* How many characters of a stay may come. */
+static uint32_t room_of(const pda_state *s, const pda_stay *stay, uint32_t number)
+{
+    uint32_t room = s->is_counted && s->max != UINT32_MAX ? s->max - number : UINT32_MAX;
+    return room < stay->run ? room : stay->run;
+}
+
 /* Whether all texts below a node may come from the set, as far as that is known. Of places that are
  * followed together the first is never given up. */
 static bool takes_all_below(const matcher *m, const place_set *from, const trie *t,
@@ -307,28 +323,55 @@ static bool takes_all_below(const matcher *m, const place_set *from, const trie 
     const pda_state *s = &m->a->states[p->state];
     const pda_stay *stay = &m->a->stays[s->stay];
     if (s->stay == 0 || (stay->alone && from->n > 1)) return false;
-    if (stay->run < node->height || !lead_set_has_all(&stay->chars, &t->below[node->below]))
-        return false;
-    if (s->is_counted && s->max != UINT32_MAX && s->max - p->number < node->height) return false;
-    return m->frames[p->stack].depth + stay->need <= MAX_FRAMES &&
-           automaton_guard_holds(m->a, stay->guard, p->number);
+    return room_of(s, stay, p->number) >= node->height &&
+           lead_set_has_all(&stay->chars, &t->below[node->below]) && may_stay(m, p, stay);
 }
 
-/* Walks a tree from sets[0]; gives the number of steps. */
-static size_t walk(matcher *m, const trie *t, reach_fn *reach, void *user)
+/* Tokens of these characters are known to come or not; what else may come has one of `exits`. */
+typedef struct known_tokens {
+    const lead_set *chars;
+    lead_set exits;
+} known_tokens;
+
+/* Whether all texts below a node are known, if the characters up to it are. */
+static bool knows_all_below(const known_tokens *known, const trie *t, const trie_node *node)
 {
+    const lead_set *below = &t->below[node->below], *exits = &known->exits;
+    return node->below > 0 &&
+           !((below->bits[0] & exits->bits[0]) | (below->bits[1] & exits->bits[1]) |
+             (below->bits[2] & exits->bits[2]));
+}
+
+/* Whether the path up to a node is of known characters if that above it is. */
+static bool is_known_byte(const known_tokens *known, const trie_node *node)
+{
+    bool goes_on = (node->byte & 0xc0) == 0x80;
+    return goes_on ? node->depth > 1 : lead_set_has(known->chars, node->byte);
+}
+
+/* Walks a tree from sets[0], but for what is known (NULL: nothing); gives the number of steps. */
+static size_t walk(matcher *m, const trie *t, const known_tokens *known, reach_fn *reach,
+                   void *user)
+{
+    bool of_known[TRIE_MAX_BYTES + 1] = {known != NULL};
     size_t n_steps = 0;
     m->marks[0] = m->n_frames;
     for (uint32_t i = 0; i < t->n_nodes; n_steps++) {
         const trie_node *node = &t->nodes[i];
-        uint32_t d = node->depth, next = node->skip;
+        uint32_t d = node->depth, reached = i + 1;
+        bool below_too = false;
         m->n_frames = m->marks[d - 1];
         if (step(m, &m->sets[d - 1], node->byte, &m->sets[d])) {
             m->marks[d] = m->n_frames;
-            if (!takes_all_below(m, &m->sets[d], t, node)) next = i + 1;
-            reach(user, t->ids + node->first, t->nodes[next].first - node->first);
+            of_known[d] = of_known[d - 1] && is_known_byte(known, node);
+            below_too = !(of_known[d] && knows_all_below(known, t, node));
+            if (below_too && takes_all_below(m, &m->sets[d], t, node)) {
+                reached = node->skip;
+                below_too = false;
+            }
+            reach(user, t->ids + node->first, t->nodes[reached].first - node->first);
         }
-        i = next;
+        i = below_too ? i + 1 : node->skip;
     }
     m->n_frames = m->marks[0];
     return n_steps;
@@ -366,11 +409,7 @@ static void allow_in_text(matcher *m, const place *p, uint32_t *mask)
     const token_trie *t = m->t;
     const pda_state *s = &m->a->states[p->state];
     uint32_t room = s->max == UINT32_MAX ? UINT32_MAX : s->max - p->number;
-    uint32_t mask_of = room < TRIE_SHORT ? room : TRIE_SHORT;
-    size_t words = (size_t)t->n_mask_words;
-    or_mask(mask, t->inside_masks + mask_of * words, words);
-    for (size_t i = 0; i < t->n_inside_long && t->inside_counts[i] <= room; i++)
-        set_bit(mask, t->inside_long[i]);
+    token_set_allow(&t->inside, room, mask);
     closings c = {t->closing, mask, s->min > p->number ? s->min - p->number : 0, room};
     uint32_t n_frames = m->n_frames;
     m->n_visits = m->sets[0].n = 0;
@@ -379,7 +418,7 @@ static void allow_in_text(matcher *m, const place *p, uint32_t *mask)
     settle(m, &m->sets[0]);
     if (m->sets[0].n > 0 || m->sets[0].whole)
         reach_closings(&c, t->suffixes.ids, t->suffixes.n_empty);
-    walk(m, &t->suffixes, reach_closings, &c);
+    walk(m, &t->suffixes, NULL, reach_closings, &c);
     m->n_frames = n_frames;
 }
 
@@ -403,6 +442,29 @@ static uint64_t place_key(const matcher *m, const place *p, uint32_t *key, uint3
     return hash | 1;
 }
 
+/* Where a place stays its tokens are known: they are set, with what else may come in *known. */
+static bool allow_known(matcher *m, const place *p, uint32_t *mask, known_tokens *known)
+{
+    const pda_state *s = &m->a->states[p->state];
+    const pda_stay *stay = &m->a->stays[s->stay];
+    if (s->stay == 0 || stay->set == 0 || m->g->owner != m->t->sets || !may_stay(m, p, stay))
+        return false;
+    *known = (known_tokens){&stay->chars, stay->exits};
+    token_set_allow(m->g->sets[stay->set - 1], room_of(s, stay, p->number), mask);
+    if (stay->ends) { /* as soon as there are enough characters */
+        uint32_t n_frames = m->n_frames;
+        place_set *outer = &m->sets[0];
+        m->n_visits = outer->n = 0;
+        visit(m, ACCEPT, 0, p->stack);
+        settle(m, outer);
+        for (int32_t i = 0; i < outer->n; i++)
+            automaton_add_reads(m->a, outer->places[i].state, &known->exits);
+        m->n_frames = n_frames;
+    }
+    known->exits.bits[2] |= 1ull << BELOW_WITHIN;
+    return true;
+}
+
 static void allow_place(matcher *m, const place *p, uint32_t *mask)
 {
     uint32_t key[2 + 2 * MAX_FRAMES], n_key;
@@ -417,9 +479,11 @@ static void allow_place(matcher *m, const place *p, uint32_t *mask)
     if (m->a->states[p->state].is_text) {
         allow_in_text(m, p, m->scratch);
     } else {
+        known_tokens known;
+        bool knows = allow_known(m, p, m->scratch, &known);
         m->sets[0].places[0] = *p;
         m->sets[0].n = 1;
-        n_steps = walk(m, &m->t->all, reach_tokens, m->scratch);
+        n_steps = walk(m, &m->t->all, knows ? &known : NULL, reach_tokens, m->scratch);
     }
     or_mask(mask, m->scratch, words);
     if (n_steps <= COSTLY_STEPS) return;

@@ -9,7 +9,7 @@
 
 #include "grammar/dfa.h"
 
-enum { PATTERN_MAX_WORK = 30000000 };
+enum { PATTERN_MAX_WORK = 10000000 };
 
 /* How the characters of a string are written. */
 typedef enum text_spelling {

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 256, MAX_COMPARISONS = 1000000, UNDER_WAY = UINT32_MAX };
+enum { MAX_DEPTH = 256, MAX_COMPARISONS = 10000000, UNDER_WAY = UINT32_MAX };
 
 /* ---- errors ---- */
 

@@ -271,6 +271,27 @@ static calla_status read_properties(fields *f, const json_t *value, const schema
     return CALLA_OK;
 }
 
+static calla_status add_to_index(fields *f, json_t *index, const json_t *name, size_t i)
+{
+    if (json_object_setn_new(index, json_string_value(name), json_string_length(name),
+                             json_integer((json_int_t)i)) == 0)
+        return CALLA_OK;
+    return error_set(f->r->err, CALLA_ERR_MEMORY, "no memory for a schema");
+}
+
+static calla_status require(fields *f, json_t *index, const json_t *name, const schema_place *at)
+{
+    if (!json_is_string(name)) return schema_refuse(f->r, at, "must be an array of names");
+    const json_t *known =
+        json_object_getn(index, json_string_value(name), json_string_length(name));
+    if (known) {
+        f->s->properties[json_integer_value(known)].required = true;
+        return CALLA_OK;
+    }
+    CALLA_TRY(add_to_index(f, index, name, f->s->n_properties));
+    return schema_add_property(f->r, f->s, name, f->s->additional, true);
+}
+
 /* Last of all: `required` may name what `properties` does not have. */
 static calla_status read_required(fields *f, const json_t *value, const schema_place *at)
 {
@@ -278,16 +299,15 @@ static calla_status read_required(fields *f, const json_t *value, const schema_p
     if (!json_is_array(value)) return schema_refuse(f->r, at, "must be an array of names");
     if (json_array_size(value) > SCHEMA_MAX_PROPERTIES)
         return schema_refuse(f->r, at, "more than %d names", SCHEMA_MAX_PROPERTIES);
-    for (size_t i = 0; i < json_array_size(value); i++) {
-        const json_t *name = json_array_get(value, i);
-        if (!json_is_string(name)) return schema_refuse(f->r, at, "must be an array of names");
-        schema_property *p = schema_find_property(f->s, name);
-        if (p)
-            p->required = true;
-        else
-            CALLA_TRY(schema_add_property(f->r, f->s, name, f->s->additional, true));
-    }
-    return CALLA_OK;
+    json_t *index = json_object(); /* of properties, by their names */
+    calla_status status =
+        index ? CALLA_OK : error_set(f->r->err, CALLA_ERR_MEMORY, "no memory for a schema");
+    for (size_t i = 0; i < f->s->n_properties && status == CALLA_OK; i++)
+        status = add_to_index(f, index, f->s->properties[i].name, i);
+    for (size_t i = 0; i < json_array_size(value) && status == CALLA_OK; i++)
+        status = require(f, index, json_array_get(value, i), at);
+    json_decref(index);
+    return status;
 }
 
 static calla_status read_additional(fields *f, const json_t *value, const schema_place *at)

@@ -261,10 +261,12 @@ calla_status schema_merge(schema_reader *r, const schema_place *at, uint32_t a, 
 static bool disjoint(schema_set *set, uint32_t a, uint32_t b, int depth);
 
 /* Whether none of a's values is valid under b. */
-static bool values_excluded(const schema_node *a, const schema_node *b)
+static bool values_excluded(schema_set *set, const schema_node *a, const schema_node *b)
 {
     if (b->implied) return false;
     for (size_t i = 0; i < json_array_size(a->values); i++) {
+        set->work_left -= (int64_t)json_array_size(b->values) + 1;
+        if (set->work_left <= 0) return false;
         const json_t *value = json_array_get(a->values, i);
         if (!b->values) {
             if (value_fits(b, value)) return false;
@@ -286,6 +288,8 @@ static bool objects_exclude(schema_set *set, const schema_node *a, const schema_
 {
     for (size_t i = 0; i < a->n_properties; i++) {
         const schema_property *p = &a->properties[i], *q = schema_find_property(b, p->name);
+        set->work_left -= (int64_t)b->n_properties + 1;
+        if (set->work_left <= 0) return false;
         if (!p->required) continue;
         if ((q ? q->schema : b->additional) == SCHEMA_NONE) return true;
         if (q && disjoint(set, p->schema, q->schema, depth)) return true;
@@ -304,8 +308,8 @@ static bool plain_disjoint(schema_set *set, const schema_node *a, const schema_n
 {
     unsigned common = a->types & b->types;
     if (a->types == 0 || b->types == 0) return true;
-    if (a->values && values_excluded(a, b)) return true;
-    if (b->values && values_excluded(b, a)) return true;
+    if (a->values && values_excluded(set, a, b)) return true;
+    if (b->values && values_excluded(set, b, a)) return true;
     if (a->implied || b->implied) return false;
     if (common == 0) return true;
     if (common == TYPE_OBJECT)

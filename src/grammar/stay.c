@@ -3,6 +3,7 @@
 #include "grammar/automaton.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     MAX_GROUPS = 16,
@@ -25,6 +26,16 @@ typedef struct finder {
     pda_stay *stays;   /* [n_stays] */
     size_t n_stays;
 } finder;
+
+void automaton_add_reads(const automaton *a, uint32_t state, lead_set *out)
+{
+    const pda_state *s = &a->states[state];
+    for (uint32_t i = 0; i < s->n_bytes; i++) {
+        const pda_edge *e = &a->edges[s->first + i];
+        for (int byte = e->lo; byte <= e->hi && byte <= LAST_LEAD; byte++)
+            if (byte < 0x80 || byte >= FIRST_LEAD) lead_set_add(out, (uint8_t)byte);
+    }
+}
 
 static uint32_t most_characters(const pda_state *s)
 {
@@ -87,7 +98,8 @@ static uint32_t pass_through(const automaton *a, uint32_t state, group *g)
 {
     const pda_state *s = &a->states[state];
     const pda_edge *e = &a->edges[s->first];
-    if (state == ACCEPT || s->n_bytes > 0 || s->n_others != 1 || e->guard != NO_GUARD) return state;
+    if (s->n_bytes > 0 || s->n_others != 1 || e->guard != NO_GUARD || e->target == ACCEPT)
+        return state;
     if (g->stay.need + e->need > MAX_FRAMES) return NOWHERE;
     g->stay.need = (uint8_t)(g->stay.need + e->need);
     g->stay.alone = true;
@@ -158,6 +170,55 @@ static bool goes_on(const finder *f, const pda_state *s, const pda_state *next)
            lead_set_has_all(&y->chars, &x->chars);
 }
 
+static const lead_set everything = {{UINT64_MAX, UINT64_MAX, UINT64_MAX}};
+
+static void add_set(lead_set *to, const lead_set *from, const lead_set *without)
+{
+    for (int i = 0; i < 3; i++) to->bits[i] |= from->bits[i] & ~without->bits[i];
+}
+
+/* A state that may end its part, and does nothing else but read. */
+static bool may_end(const automaton *a, const pda_state *s)
+{
+    const pda_edge *e = &a->edges[s->first + s->n_bytes];
+    return s->n_others == 1 && e->kind == EDGE_JUMP && e->target == ACCEPT;
+}
+
+/* What may come from a state, but for `chars`. */
+static void add_exits(const finder *f, uint32_t state, const lead_set *chars, pda_stay *stay)
+{
+    const pda_state *s = &f->a->states[state];
+    lead_set reads = {0};
+    automaton_add_reads(f->a, state, &reads);
+    add_set(&stay->exits, &reads, chars);
+    if (may_end(f->a, s))
+        stay->ends = true;
+    else if (s->n_others > 0)
+        stay->exits = everything;
+}
+
+/* What leaves the chain at a state, or behind it. */
+static void find_exits(finder *f, uint32_t state)
+{
+    static const lead_set nothing;
+    const pda_state *s = &f->a->states[state];
+    pda_stay *stay = &f->stays[s->stay];
+    uint32_t target = f->targets[s->stay];
+    const pda_state *next = &f->a->states[target];
+    add_exits(f, state, &stay->chars, stay);
+    bool ends = stay->ends;
+    if (goes_on(f, s, next)) {
+        const pda_stay *other = &f->stays[next->stay];
+        add_set(&stay->exits, &other->exits, &nothing);
+        add_set(&stay->exits, &other->chars, &stay->chars);
+        stay->ends = stay->ends || other->ends;
+        stay->keeps = memcmp(&stay->chars, &other->chars, sizeof stay->chars) == 0;
+    } else {
+        add_exits(f, target, &nothing, stay);
+    }
+    if (stay->alone && stay->ends && !ends) stay->exits = everything; /* another part ends */
+}
+
 /* Every state has one that its characters lead to, so runs follow a chain, which ends or comes back
  * to itself: then there is no end. */
 static void find_runs(finder *f, const automaton *a)
@@ -169,7 +230,7 @@ static void find_runs(finder *f, const automaton *a)
         while (s->stay > 0 && f->stays[s->stay].run == 0) {
             const pda_state *next = &a->states[f->targets[s->stay]];
             f->stays[s->stay].run = STAY_FOR_EVER; /* unless the chain ends */
-            chain[n++] = s->stay;
+            chain[n++] = (uint32_t)(s - a->states);
             if (!goes_on(f, s, next)) {
                 f->stays[s->stay].run = 1;
                 break;
@@ -177,11 +238,14 @@ static void find_runs(finder *f, const automaton *a)
             s = next;
         }
         /* The last one ends the chain, or leads to what is known: itself, too. */
-        uint32_t run = n > 0 && f->stays[chain[n - 1]].run == 1 ? 0 : f->stays[s->stay].run;
-        while (n-- > 0) {
+        uint32_t run = f->stays[s->stay].run;
+        if (n > 0 && &a->states[chain[n - 1]] == s && run == 1) run = 0;
+        for (size_t k = n; k-- > 0;) {
             run = run >= STAY_FOR_EVER - 1 ? STAY_FOR_EVER : run + 1;
-            f->stays[chain[n]].run = run;
+            f->stays[a->states[chain[k]].stay].run = run;
         }
+        for (size_t k = 2 * n; k-- > 0;) /* twice: it may be a ring */
+            find_exits(f, chain[k % n]);
     }
 }
 

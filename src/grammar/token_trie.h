@@ -4,11 +4,9 @@
 #ifndef CALLA_GRAMMAR_TOKEN_TRIE_H
 #define CALLA_GRAMMAR_TOKEN_TRIE_H
 
-#include "grammar/trie.h"
+#include "grammar/token_sets.h"
 
 #include <calla/model.h>
-
-enum { TRIE_SHORT = 20 }; /* characters: few tokens have more */
 
 /* A token that ends a string: `count` characters, the quote, and what is in `suffixes`. */
 typedef struct closing_token {
@@ -19,16 +17,12 @@ typedef struct closing_token {
 typedef struct token_trie {
     const calla_tokenizer *tokenizer;
     int32_t n_tokens, n_mask_words;
-    trie all; /* of token ids */
-    /* Inside a string (IN_TEXT), tokens that stay in it, by their number of characters: one mask
-     * for those of at most 0 ... TRIE_SHORT, and the others one by one. */
-    uint32_t *inside_masks; /* [TRIE_SHORT + 1][n_mask_words] */
-    int32_t *inside_long;   /* [n_inside_long] */
-    uint8_t *inside_counts; /* [n_inside_long] ascending */
-    size_t n_inside_long;
+    trie all;         /* of token ids */
+    token_set inside; /* tokens that stay inside a string (IN_TEXT), which may end in a character */
     closing_token *closing; /* [n_closing] */
     trie suffixes;          /* of indices into closing */
     size_t n_closing;
+    token_sets *sets;    /* for places that are no plain strings */
     uint8_t *is_control; /* [n_tokens] */
 } token_trie;
 

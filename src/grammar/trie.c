@@ -10,15 +10,15 @@ char_place char_place_next(char_place place, uint8_t byte)
     static const struct {
         uint8_t place, lo, hi, next;
     } steps[] = {
-        {CHAR_NONE, 0x00, 0x7f, CHAR_NONE}, {CHAR_NONE, 0xc2, 0xdf, CHAR_1},
-        {CHAR_NONE, 0xe0, 0xe0, CHAR_E0},   {CHAR_NONE, 0xed, 0xed, CHAR_ED},
-        {CHAR_NONE, 0xe1, 0xef, CHAR_2},    {CHAR_NONE, 0xf0, 0xf0, CHAR_F0},
-        {CHAR_NONE, 0xf1, 0xf3, CHAR_3},    {CHAR_NONE, 0xf4, 0xf4, CHAR_F4},
-        {CHAR_1, 0x80, 0xbf, CHAR_NONE},    {CHAR_2, 0x80, 0xbf, CHAR_1},
-        {CHAR_3, 0x80, 0xbf, CHAR_2},       {CHAR_E0, 0xa0, 0xbf, CHAR_1},
-        {CHAR_ED, 0x80, 0x9f, CHAR_1},      {CHAR_F0, 0x90, 0xbf, CHAR_2},
-        {CHAR_F4, 0x80, 0x8f, CHAR_2},
+        {CHAR_NONE, 0xc2, 0xdf, CHAR_1},  {CHAR_NONE, 0xe0, 0xe0, CHAR_E0},
+        {CHAR_NONE, 0xed, 0xed, CHAR_ED}, {CHAR_NONE, 0xe1, 0xef, CHAR_2},
+        {CHAR_NONE, 0xf0, 0xf0, CHAR_F0}, {CHAR_NONE, 0xf1, 0xf3, CHAR_3},
+        {CHAR_NONE, 0xf4, 0xf4, CHAR_F4}, {CHAR_1, 0x80, 0xbf, CHAR_NONE},
+        {CHAR_2, 0x80, 0xbf, CHAR_1},     {CHAR_3, 0x80, 0xbf, CHAR_2},
+        {CHAR_E0, 0xa0, 0xbf, CHAR_1},    {CHAR_ED, 0x80, 0x9f, CHAR_1},
+        {CHAR_F0, 0x90, 0xbf, CHAR_2},    {CHAR_F4, 0x80, 0x8f, CHAR_2},
     };
+    if (place == CHAR_NONE && byte < 0x80) return CHAR_NONE;
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
         if (steps[i].place == place && steps[i].lo <= byte && byte <= steps[i].hi)
             return (char_place)steps[i].next;
@@ -27,12 +27,7 @@ char_place char_place_next(char_place place, uint8_t byte)
 
 /* ---- building ---- */
 
-enum {
-    MIN_BELOW = 4, /* nodes, from which on it pays to know what is there */
-    /* In bits[2], where no lead byte is; no automaton's set has them. */
-    BIT_BROKEN = 62, /* below are characters that are not whole */
-    BIT_WITHIN = 63, /* the node is inside a character */
-};
+enum { MIN_BELOW = 4 }; /* nodes, from which on it pays to know what is there */
 
 typedef struct build {
     trie *t;
@@ -79,16 +74,15 @@ static void tell_path(build *b, const trie_entry *e)
         places[i + 1] = next;
         if (next == CHAR_WRONG) places[i + 1] = CHAR_NONE;
     }
-    if (places[e->n] != CHAR_NONE) after.bits[2] |= 1ull << BIT_BROKEN;
     for (i = e->n; i > 0; i--) {
         trie_node *node = &b->t->nodes[b->path[i]];
         lead_set *below = &b->below[b->path[i]];
         uint8_t byte = (uint8_t)e->bytes[i - 1];
         if (n_after > node->height) node->height = (uint8_t)n_after;
         for (int k = 0; k < 3; k++) below->bits[k] |= after.bits[k];
-        if (places[i] != CHAR_NONE) below->bits[2] |= 1ull << BIT_WITHIN;
+        if (places[i] != CHAR_NONE) below->bits[2] |= 1ull << BELOW_WITHIN;
         if (char_place_next(places[i - 1], byte) == CHAR_WRONG)
-            after.bits[2] |= 1ull << BIT_BROKEN;
+            after.bits[2] |= 1ull << BELOW_BROKEN;
         else if (places[i - 1] == CHAR_NONE)
             lead_set_add(&after, byte), n_after++;
     }

@@ -12,12 +12,25 @@ enum { TRIE_MAX_BYTES = 128 }; /* of a text */
 typedef struct lead_set {
     uint64_t bits[3];
 } lead_set;
-enum { FIRST_LEAD = 0xc2, LAST_LEAD = 0xf4 };
+enum {
+    FIRST_LEAD = 0xc2,
+    LAST_LEAD = 0xf4,
+    /* What is below a node may have these, in bits[2], where no lead byte is: */
+    BELOW_BROKEN = 62, /* what is no character (the last one may be cut off) */
+    BELOW_WITHIN = 63, /* the rest of one that began above */
+};
 
 static inline void lead_set_add(lead_set *s, uint8_t byte)
 {
     int i = byte < 0x80 ? byte : byte - FIRST_LEAD + 128;
     s->bits[i / 64] |= 1ull << (i % 64);
+}
+
+static inline bool lead_set_has(const lead_set *s, uint8_t byte)
+{
+    int i = byte < 0x80 ? byte : byte - FIRST_LEAD + 128;
+    return (byte < 0x80 || (byte >= FIRST_LEAD && byte <= LAST_LEAD)) &&
+           s->bits[i / 64] >> (i % 64) & 1;
 }
 
 static inline bool lead_set_has_all(const lead_set *s, const lead_set *others)

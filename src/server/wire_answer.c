@@ -50,6 +50,7 @@ static bool make_grammar(const wire_reader *w, api_error *e)
     grammar_spec spec = {.schema = object ? any_object : w->format_schema, .place = place};
     bool ok = grammar_create(&spec, &r->grammar, &err) == CALLA_OK;
     json_decref(any_object);
+    if (ok) grammar_use_tokens(r->grammar, w->d->vocabulary->trie->sets);
     return ok ? true : api_fail_status(e, &err);
 }
 

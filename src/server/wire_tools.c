@@ -297,7 +297,10 @@ bool wire_make_calls(const wire_reader *w, api_error *e)
     json_t *tools = callable_tools(w);
     if (!tools) return no_memory(e);
     bool ok = grammar_create_calls(tools, r->tool_name, &r->calls, &err) == CALLA_OK;
-    if (!ok) fail_tool(w, tools, &err, e);
+    if (ok)
+        grammar_use_tokens(r->calls, v->trie->sets);
+    else
+        fail_tool(w, tools, &err, e);
     json_decref(tools);
     return ok;
 }

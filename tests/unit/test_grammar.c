@@ -567,6 +567,36 @@ static void links_of_schemas_are_bounded(void **state)
                    "schema: more than 20000 alternatives in all");
 }
 
+/* Comparisons for oneOf count what they look at, the names of properties and values. */
+static void comparisons_of_names_and_values_are_bounded(void **state)
+{
+    (void)state;
+    json_t *a = json_object(), *b = json_object(), *c = json_object(), *d = json_object();
+    for (int i = 0; i < 1200; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "a%d", i);
+        json_object_set_new(a, name, json_pack("{s:s}", "$ref", "#/$defs/c"));
+        json_object_set_new(b, name, json_pack("{s:s}", "$ref", "#/$defs/d"));
+        snprintf(name, sizeof name, "c%d", i);
+        json_object_set_new(c, name, json_true());
+        name[0] = 'd';
+        json_object_set_new(d, name, json_true());
+    }
+    json_t *defs = json_object(), *both[] = {a, b, c, d};
+    for (int i = 0; i < 4; i++) {
+        char name[] = {(char)('a' + i), '\0'};
+        json_t *required = json_array();
+        for (void *k = json_object_iter(both[i]); k; k = json_object_iter_next(both[i], k))
+            json_array_append_new(required, json_string(json_object_iter_key(k)));
+        json_object_set_new(defs, name,
+                            json_pack("{s:s,s:o,s:o}", "type", "object", "properties", both[i],
+                                      "required", required));
+    }
+    expect_refusal(json_pack("{s:[{s:s},{s:s}],s:o}", "oneOf", "$ref", "#/$defs/a", "$ref",
+                             "#/$defs/b", "$defs", defs),
+                   "schema.oneOf: its alternatives take too many comparisons");
+}
+
 /* Lengths that no text of a pattern has cost their work, too. */
 static void patterns_and_names_are_bounded_in_sum(void **state)
 {
@@ -732,6 +762,7 @@ int main(void)
         cmocka_unit_test(nesting_is_bounded_and_can_be_closed),
         cmocka_unit_test(hostile_schemas_end_soon),
         cmocka_unit_test(links_of_schemas_are_bounded),
+        cmocka_unit_test(comparisons_of_names_and_values_are_bounded),
         cmocka_unit_test(patterns_and_names_are_bounded_in_sum),
         cmocka_unit_test(choices_of_choices_can_be_begun),
         cmocka_unit_test(optional_properties_that_do_not_fit_are_not_begun),

@@ -112,6 +112,8 @@ static void masks_of_schemas(void **state)
         grammar *g;
         json_t *schema = parse_value(schemas[i]);
         assert_ok(grammar_create(&(grammar_spec){.schema = schema}, &g, &err), &err);
+        check_masks(g, schemas[i], 2, &r);
+        grammar_use_tokens(g, tokens->sets);
         check_masks(g, schemas[i], 3, &r);
         grammar_free(g);
         json_decref(schema);
@@ -129,6 +131,8 @@ static void masks_of_calls(void **state)
                       "function", "name", "f", "strict", 1, "parameters", "type", "object",
                       "properties", "v", parse_value(parameters[i]), "required", "v");
         assert_ok(grammar_create_calls(tools, NULL, &g, &err), &err);
+        check_masks(g, parameters[i], 2, &r);
+        grammar_use_tokens(g, tokens->sets);
         check_masks(g, parameters[i], 4, &r);
         grammar_free(g);
         json_decref(tools);
