@@ -22,6 +22,10 @@ calla_status chat_parser_create(const char *prompt, size_t n_prompt_bytes, const
 /* Changes no_calls for what is pushed from now on. */
 void chat_parser_allow_calls(calla_chat_parser *parser, bool allowed);
 
+/* The beginning of a call that broke off before its name was whole is dropped instead of being
+ * text: for who knows that it was going to be a call. Before calla_chat_parser_finish. */
+void chat_parser_drop_opening(calla_chat_parser *parser);
+
 /* What the text pushed so far ends in: the reasoning, the newlines between it and the content, the
  * content, or what is or may yet become a tool call. An incomplete tag of another kind belongs to
  * what it stands in. */

@@ -235,6 +235,14 @@ void chat_parser_allow_calls(calla_chat_parser *parser, bool allowed)
     parser->no_calls = !allowed;
 }
 
+void chat_parser_drop_opening(calla_chat_parser *p)
+{
+    if (p->state != STATE_CALL_OPEN && p->state != STATE_CALL_NAME) return;
+    parser_emit_text(p, p->space);
+    p->input.n = p->space;
+    parser_enter_text(p, p->space);
+}
+
 chat_place chat_parser_place(const calla_chat_parser *p)
 {
     if (p->state != STATE_TEXT) return PLACE_CALL;

@@ -122,6 +122,7 @@ calla_status answer_init(answer *a, const vocabulary *v, job *j, const job_promp
     if (!a->calls) return no_memory(err);
     const calla_text *text = &prompt->rendered.text;
     bool no_calls = r->tool_choice == TOOLS_NONE || r->grammar || r->calls;
+    a->calls_have_form = r->calls;
     a->calls_by_token = r->calls || (r->grammar && r->tools && r->tool_choice == TOOLS_AUTO);
     return chat_parser_create(text->data, text->n_bytes, r->tools, no_calls, on_event, a,
                               &a->parser, err);
@@ -197,6 +198,7 @@ calla_status answer_push(answer *a, const calla_sampled *sampled, calla_error *e
 calla_status answer_finish(answer *a, calla_error *err)
 {
     if (a->parser) {
+        if (a->calls_have_form) chat_parser_drop_opening(a->parser);
         CALLA_TRY(calla_chat_parser_finish(a->parser, err));
     } else {
         calla_text text;

@@ -18,6 +18,7 @@ typedef struct answer {
     outbox *out;
     int32_t choice;
     bool logprobs, one_tool_call;
+    bool calls_have_form;      /* what begins a call goes on as one */
     bool calls_by_token;       /* until then a call is text: what the content is made of may be */
     calla_chat_parser *parser; /* NULL: the text is the content */
     calla_utf8_stream utf8;    /* without a parser, which has its own */

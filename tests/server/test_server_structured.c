@@ -253,6 +253,28 @@ static void strict_calls_have_valid_arguments(void **state)
 }
 
 /* Where the model may call, a call that it begins is held to the form, with its own arguments. */
+/* However few tokens there are, the beginning of a call that has to come is no content. */
+static void a_required_call_that_breaks_off_is_no_content(void **state)
+{
+    (void)state;
+    int n_begun = 0, n_not = 0;
+    for (int n = 1; n < 24; n++) {
+        json_t *body = chat("What is a river?");
+        with(body, "tools", json_pack("[o]", strict_tool("plan")));
+        with(body, "tool_choice", json_string("required"));
+        with(body, "enable_thinking", json_false());
+        with(body, "max_tokens", json_integer(n));
+        answer_t a = client_post_json(s, 200, path, body);
+        const json_t *message = json_at(a.json, "choices.0.message");
+        const char *content = json_string_value(json_object_get(message, "content"));
+        if (content) assert_string_equal(content, "");
+        assert_string_equal(text_at(a.json, "choices.0.finish_reason"), "length");
+        json_object_get(message, "tool_calls") ? n_begun++ : n_not++;
+        answer_clear(&a);
+    }
+    assert_true(n_begun > 0 && n_not > 0);
+}
+
 static void strict_calls_of_the_models_choice_are_valid(void **state)
 {
     (void)state;
@@ -350,6 +372,7 @@ int main(void)
         cmocka_unit_test(a_call_may_come_instead),
         cmocka_unit_test(text_that_looks_like_a_call_stays_content),
         cmocka_unit_test(strict_calls_have_valid_arguments),
+        cmocka_unit_test(a_required_call_that_breaks_off_is_no_content),
         cmocka_unit_test(strict_calls_of_the_models_choice_are_valid),
         cmocka_unit_test(what_is_wrong_is_named),
     };
