@@ -171,7 +171,7 @@ typedef struct prefill_scratch {
     float *qk;              // [Hk][R][2][128] normalised; those before the chunk have only k
     float *products;        // [Hk][cells of R][GDN_CELL_PRODUCTS]
     float *decay;           // [R][Hv]
-    float *values;          // [Hv][P][128], then the recurrence's outputs
+    float *values;          // [Hv][R][128], then the recurrence's outputs
     float *z, *mixed;       // [P][value_size] (attention's mixed: [P][query_size])
     float *a, *b, *beta;    // [P][Hv]
     float *q_gate, *q;      // [P][2 query_size], [P][query_size]

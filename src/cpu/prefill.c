@@ -24,7 +24,7 @@ static void gdn_take(backend *b, size_t rows)
     p->qk = take_floats(m, most, 2 * (size_t)c->key_size);
     p->products = take_floats(m, cells * (size_t)c->n_key_heads, GDN_CELL_PRODUCTS);
     p->decay = take_floats(m, most, heads);
-    p->values = take_floats(m, rows, (size_t)c->value_size);
+    p->values = take_floats(m, most, (size_t)c->value_size);
     p->z = take_floats(m, rows, (size_t)c->value_size);
     p->mixed = take_floats(m, rows, (size_t)c->value_size);
     p->a = take_floats(m, rows, heads);
@@ -279,10 +279,13 @@ static float *key_products(const chunk *t, int32_t key_head)
 
 static float *value_rows(const chunk *t, int32_t head)
 {
-    return t->p->values + (size_t)head * (size_t)t->b->options.prefill_chunk * GDN_HEAD_DIM;
+    size_t most = (size_t)t->b->options.prefill_chunk + GDN_CELL - 1;
+    return t->p->values + (size_t)head * most * GDN_HEAD_DIM;
 }
 
-/* A token's convolved channels to where its heads' rows are. */
+/* A token's convolved channels to where its heads' rows are. Heads are R rows apart, which is no
+ * power of two: at 1 MB from each other they would meet in the same few lines of the caches, and
+ * the convolution took twice as long. */
 static void scatter_heads(chunk *t, int64_t i, const float *f)
 {
     const model_config *c = &t->b->config;
