@@ -121,7 +121,7 @@ static token_set *find(token_sets *s, const lead_set *chars)
     for (int i = 0; i < TOKEN_SETS_KEPT; i++) {
         token_set *set = &s->sets[i];
         if (set->masks && memcmp(&set->chars, chars, sizeof *chars) == 0) return set;
-        if (set->n_users > 0) continue;
+        if (atomic_load(&set->n_users) > 0) continue;
         if (!oldest || set->last_used < oldest->last_used) oldest = set;
     }
     return oldest;
@@ -139,7 +139,7 @@ const token_set *token_sets_get(token_sets *s, const lead_set *chars)
         }
     }
     if (set) {
-        set->n_users++;
+        atomic_fetch_add(&set->n_users, 1);
         set->last_used = ++s->now;
     }
     pthread_mutex_unlock(&s->lock);
@@ -148,7 +148,5 @@ const token_set *token_sets_get(token_sets *s, const lead_set *chars)
 
 void token_sets_put(token_sets *s, const token_set *set)
 {
-    pthread_mutex_lock(&s->lock);
-    s->sets[set - s->sets].n_users--;
-    pthread_mutex_unlock(&s->lock);
+    atomic_fetch_sub(&s->sets[set - s->sets].n_users, 1);
 }

@@ -7,6 +7,8 @@
 
 #include "grammar/trie.h"
 
+#include <stdatomic.h>
+
 enum {
     TOKEN_SET_SHORT = 20, /* characters: few tokens have more */
     TOKEN_SETS_KEPT = 16, /* of all grammars; each has TOKEN_SET_SHORT + 1 masks */
@@ -23,7 +25,7 @@ typedef struct token_set {
     uint32_t *masks;       /* [TOKEN_SET_SHORT + 1][n_words] tokens of at most so many characters */
     counted_token *longer; /* [n_longer] those of more, by their count */
     size_t n_longer, capacity;
-    int n_users;
+    atomic_int n_users;
     uint64_t last_used;
 } token_set;
 
@@ -41,6 +43,7 @@ calla_status token_sets_create(const trie *tokens, size_t n_words, token_sets **
 void token_sets_free(token_sets *s);
 /* The set of these characters, to be put back. NULL: there is no room for more, or no memory. */
 const token_set *token_sets_get(token_sets *s, const lead_set *chars);
+/* Waits for nobody. */
 void token_sets_put(token_sets *s, const token_set *set);
 
 #endif

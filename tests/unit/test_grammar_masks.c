@@ -139,11 +139,54 @@ static void masks_of_calls(void **state)
     }
 }
 
+/* The letters from `first` on. */
+static lead_set letters_from(char first)
+{
+    lead_set set = {0};
+    for (char c = first; c <= 'z'; c++) lead_set_add(&set, (uint8_t)c);
+    return set;
+}
+
+static bool is_of_letters(int32_t token, char first, size_t most)
+{
+    size_t n;
+    const char *bytes = token_trie_bytes(tokens, token, &n);
+    for (size_t i = 0; i < n; i++)
+        if (bytes[i] < first || bytes[i] > 'z') return false;
+    return n > 0 && n <= most;
+}
+
+static void sets_have_the_tokens_and_are_bounded(void **state)
+{
+    (void)state;
+    const token_set *sets[TOKEN_SETS_KEPT];
+    uint32_t *mask = calloc((size_t)tokens->n_mask_words, sizeof *mask);
+    for (int i = 0; i < TOKEN_SETS_KEPT; i++) {
+        lead_set letters = letters_from((char)('a' + i));
+        sets[i] = token_sets_get(tokens->sets, &letters);
+        assert_non_null(sets[i]);
+        assert_ptr_equal(token_sets_get(tokens->sets, &letters), sets[i]);
+        token_sets_put(tokens->sets, sets[i]);
+        memset(mask, 0, (size_t)tokens->n_mask_words * sizeof *mask);
+        token_set_allow(sets[i], 3, mask);
+        for (int32_t id = 0; id < tokens->n_tokens; id++)
+            assert_int_equal(mask_allows(mask, id), is_of_letters(id, (char)('a' + i), 3));
+    }
+    lead_set more = letters_from('y');
+    assert_null(token_sets_get(tokens->sets, &more));
+    token_sets_put(tokens->sets, sets[3]);
+    const token_set *instead = token_sets_get(tokens->sets, &more);
+    assert_ptr_equal(instead, sets[3]);
+    for (int i = 0; i < TOKEN_SETS_KEPT; i++) token_sets_put(tokens->sets, sets[i]);
+    free(mask);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(masks_of_schemas),
         cmocka_unit_test(masks_of_calls),
+        cmocka_unit_test(sets_have_the_tokens_and_are_bounded),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
