@@ -52,6 +52,7 @@ static const char *const verbs[] = {"is ",
 
 static size_t read_verb(const scan *s, size_t at)
 {
+    if (!strchr("iIwWlLeEjJsStT=", char_at(s, at))) return 0; /* what they begin with */
     for (size_t k = 0; k < sizeof verbs / sizeof *verbs; k++)
         if (starts_with(s, at, verbs[k])) return skip_spaces(s, at + strlen(verbs[k]), 4);
     return 0;
