@@ -8,7 +8,7 @@
 #define CALLA_HYBRID_JUDGE_H
 
 #include "base/json.h"
-#include "hybrid/detect.h"
+#include "hybrid/detect/detect.h"
 
 /* Texts longer than this are cut into pieces for the model. */
 enum { JUDGE_PIECE_BYTES = 8000 };

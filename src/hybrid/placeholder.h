@@ -2,7 +2,7 @@
 #ifndef CALLA_HYBRID_PLACEHOLDER_H
 #define CALLA_HYBRID_PLACEHOLDER_H
 
-#include "hybrid/detect.h"
+#include "hybrid/detect/detect.h"
 
 /* The type of placeholders for texts that look like one, after those of the categories. */
 enum { PLACEHOLDER_TEXT = DETECT_N_CATEGORIES, PLACEHOLDER_N_TYPES };

@@ -5,7 +5,7 @@
 #define CALLA_HYBRID_POLICY_H
 
 #include "base/json.h"
-#include "hybrid/detect.h"
+#include "hybrid/detect/detect.h"
 #include "hybrid/sha256.h"
 #include "hybrid/upstream.h"
 

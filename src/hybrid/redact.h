@@ -9,7 +9,7 @@
 #ifndef CALLA_HYBRID_REDACT_H
 #define CALLA_HYBRID_REDACT_H
 
-#include "hybrid/detect.h"
+#include "hybrid/detect/detect.h"
 
 typedef struct redaction_map redaction_map;
 

@@ -3,7 +3,7 @@
 #define CALLA_SERVER_CONTEXT_H
 
 #include "hybrid/hybrid.h"
-#include "hybrid/task_runner.h"
+#include "hybrid/tasks/task_runner.h"
 #include "server/acceptor.h"
 #include "server/access.h"
 #include "server/connections.h"

@@ -2,7 +2,7 @@
 #ifndef CALLA_SERVER_TASK_MODEL_H
 #define CALLA_SERVER_TASK_MODEL_H
 
-#include "hybrid/task_runner.h"
+#include "hybrid/tasks/task_runner.h"
 
 /* A task_ask_fn; `user` is the server. Waits while too many other requests do. */
 calla_status task_model_ask(void *user, json_t *request, const atomic_bool *cancelled,

@@ -1,5 +1,5 @@
-/* /v1/tasks: what becomes of a task is hybrid/task_store.h's and task_runner.h's matter; here are
- * the requests and their answers. */
+/* /v1/tasks: what becomes of a task is hybrid/tasks/task_store.h's and task_runner.h's matter; here
+ * are the requests and their answers. */
 #ifndef CALLA_SERVER_TASKS_H
 #define CALLA_SERVER_TASKS_H
 

@@ -1,6 +1,6 @@
 /* The detectors: findings of any bytes are in order, inside the text, do not overlap, and begin and
  * end where characters do; redacted and restored the text is the same. */
-#include "hybrid/detect.h"
+#include "hybrid/detect/detect.h"
 #include "hybrid/redact.h"
 
 #include <stdlib.h>

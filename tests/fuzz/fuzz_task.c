@@ -1,6 +1,6 @@
 /* Bodies of tasks and plans from arbitrary bytes: refused with a message, or within their bounds; a
  * step reads only what is there before it. */
-#include "hybrid/task_plan.h"
+#include "hybrid/tasks/task_plan.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * to be slow. Build it, run it: build/tests/bench_detect [MEGABYTES]. */
 #include "base/clock.h"
 #include "base/philox.h"
-#include "hybrid/detect.h"
+#include "hybrid/detect/detect.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 #ifndef CORPUS_H
 #define CORPUS_H
 
-#include "hybrid/detect.h"
+#include "hybrid/detect/detect.h"
 
 enum { CORPUS_DOCUMENTS = 5000, CORPUS_LANGUAGES = 8, CORPUS_MAX_LABELS = 64 };
 extern const char *const corpus_languages[CORPUS_LANGUAGES];

@@ -1,6 +1,6 @@
 #include "hybrid/detector.h"
 
-#include "hybrid/detect.h"
+#include "hybrid/detect/detect.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 #define CALLA_TESTS_HYBRID_SAMPLES_H
 
 #include "base/strbuf.h"
-#include "hybrid/detect.h"
+#include "hybrid/detect/detect.h"
 
 enum { SAMPLE_MAX_LABELS = 24 };
 

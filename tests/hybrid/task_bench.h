@@ -5,8 +5,8 @@
 
 #include "base/clock.h"
 #include "hybrid/fake_cloud.h"
-#include "hybrid/task_plan.h"
-#include "hybrid/task_runner.h"
+#include "hybrid/tasks/task_plan.h"
+#include "hybrid/tasks/task_runner.h"
 #include "support/files.h"
 #include "support/support.h"
 

@@ -1,7 +1,7 @@
 /* Detectors on single texts: what they must find, exactly where, and what they must leave alone. */
 #include "support/support.h"
 
-#include "hybrid/detect.h"
+#include "hybrid/detect/detect.h"
 #include "hybrid/detector.h"
 
 #include <stdio.h>

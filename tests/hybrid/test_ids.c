@@ -2,9 +2,9 @@
  * for the id that one wrong digit or letter makes of it, where check digits can tell. */
 #include "support/support.h"
 
-#include "hybrid/detect.h"
+#include "hybrid/detect/detect.h"
+#include "hybrid/detect/id_forms.h"
 #include "hybrid/detector.h"
-#include "hybrid/id_forms.h"
 
 #include <stdio.h>
 #include <string.h>

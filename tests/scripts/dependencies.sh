@@ -26,6 +26,7 @@ check src/cuda 'base/|model/|engine/backend\.h|cuda/'
 check src/grammar 'base/|grammar/|model/chat_value\.h'
 check src/server 'base/|model/|engine/|grammar/|server/|hybrid/'
 check src/hybrid 'base/|hybrid/'
+check src/hybrid/detect 'base/|hybrid/detect/'
 check cli '[a-z_]+\.h|server/|hybrid/'
 # Public headers include public headers only.
 check include 'calla/'
