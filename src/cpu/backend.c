@@ -156,12 +156,9 @@ static calla_status cpu_step_wait(backend *b, step_result *results, int32_t n,
     if (is_cancelled(control))
         status = error_set(err, CALLA_ERR_CANCELLED, "cancelled");
     else
-        status = decode_step(b, err);
+        status = decode_step(b, results, err);
     profile_stop_run(&b->profile, start);
     b->n_requests = 0;
-    for (int32_t i = 0; status == CALLA_OK && i < n; i++)
-        results[i] = (step_result){.logits = b->scratch.decode.logits +
-                                             (size_t)i * (size_t)b->config.n_vocab};
     return status;
 }
 

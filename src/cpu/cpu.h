@@ -295,7 +295,7 @@ calla_status store_snapshot_load(backend *b, int64_t n_tokens, backend_get_fn *g
 /* decode.c, decode_moe.c */
 void decode_scratch_take(backend *b);
 /* Runs the step in b->requests; logits are in scratch. */
-calla_status decode_step(backend *b, calla_error *err);
+calla_status decode_step(backend *b, step_result *results, calla_error *err);
 /* The MoE of `layer` for n rows: x += moe(u), u and u_q the normed input. */
 void decode_moe(backend *b, const layer_weights *layer, int32_t n);
 /* Rows [begin, end) of m for n inputs, y[i][row]: integer planes in a fast profile, f32 otherwise

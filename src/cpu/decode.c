@@ -482,7 +482,7 @@ static calla_status begin_step(step *t, calla_error *err)
     return CALLA_OK;
 }
 
-calla_status decode_step(backend *b, calla_error *err)
+calla_status decode_step(backend *b, step_result *results, calla_error *err)
 {
     step t = {.b = b, .d = &b->scratch.decode, .n = b->n_requests};
     const model_config *c = &b->config;
@@ -494,14 +494,14 @@ calla_status decode_step(backend *b, calla_error *err)
     add_job(&t, &b->weights->head, t.d->logits, c->n_vocab);
     project(&t, OP_HEAD);
     profile_count_ends(b, t.n, t.n);
-    calla_status status = CALLA_OK;
     for (int32_t i = 0; i < t.n; i++) {
+        step_result *r = &results[i];
         sequence_of(&t, i)->at.length++; /* the state has moved on, whatever came out */
-        if (t.bad_layer[i] >= 0 && status == CALLA_OK)
-            status = error_set(err, CALLA_ERR_NUMERIC,
-                               "activations entering layer %d of %d are not finite at position "
-                               "%lld",
-                               t.bad_layer[i], c->n_layers, (long long)t.position[i]);
+        *r = (step_result){.logits = t.d->logits + (size_t)i * (size_t)c->n_vocab};
+        if (t.bad_layer[i] >= 0)
+            error_set(&r->error, CALLA_ERR_NUMERIC,
+                      "activations entering layer %d of %d are not finite at position %lld",
+                      t.bad_layer[i], c->n_layers, (long long)t.position[i]);
     }
-    return status;
+    return CALLA_OK;
 }

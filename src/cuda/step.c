@@ -197,23 +197,22 @@ static void count_step(backend *b, const flight *f)
 }
 
 /* What came of row i. */
-static calla_status take_result(backend *b, const flight *f, int32_t i, step_result *result,
-                                calla_error *err)
+static void take_result(backend *b, const flight *f, int32_t i, step_result *result)
 {
     const step_output *o = &f->output[i];
+    *result = (step_result){0};
     if (o->bad_layer != INT32_MAX)
-        return error_set(err, CALLA_ERR_NUMERIC,
-                         "activations entering layer %d of %d are not finite at position %lld",
-                         o->bad_layer, b->config.n_layers, (long long)f->positions[i]);
-    *result = (step_result){.logits = b->host.logits + (size_t)i * (size_t)b->config.n_vocab};
-    if (!f->samples[i]) return CALLA_OK;
-    if (o->bad_logit != INT32_MAX)
-        return error_set(err, CALLA_ERR_NUMERIC,
-                         "the model gave logit %g for token %d after position %lld",
-                         (double)o->bad_value, o->bad_logit, (long long)f->positions[i]);
-    result->logits = NULL;
-    take_sampled(o, &result->sampled);
-    return CALLA_OK;
+        error_set(&result->error, CALLA_ERR_NUMERIC,
+                  "activations entering layer %d of %d are not finite at position %lld",
+                  o->bad_layer, b->config.n_layers, (long long)f->positions[i]);
+    else if (!f->samples[i])
+        result->logits = b->host.logits + (size_t)i * (size_t)b->config.n_vocab;
+    else if (o->bad_logit != INT32_MAX)
+        error_set(&result->error, CALLA_ERR_NUMERIC,
+                  "the model gave logit %g for token %d after position %lld", (double)o->bad_value,
+                  o->bad_logit, (long long)f->positions[i]);
+    else
+        take_sampled(o, &result->sampled);
 }
 
 calla_status cuda_step_wait(backend *b, step_result *results, int32_t n,
@@ -229,12 +228,8 @@ calla_status cuda_step_wait(backend *b, step_result *results, int32_t n,
     CALLA_TRY(cuda_profile_end(b, err));
     count_step(b, f);
     if (b->n_flights == 0) b->n_rows = n;
-    calla_status status = CALLA_OK;
-    for (int32_t i = 0; i < n; i++) {
-        calla_status own = take_result(b, f, i, &results[i], status == CALLA_OK ? err : NULL);
-        if (status == CALLA_OK) status = own;
-    }
-    return status;
+    for (int32_t i = 0; i < n; i++) take_result(b, f, i, &results[i]);
+    return CALLA_OK;
 }
 
 calla_status cuda_step_logits(backend *b, int32_t i, float *logits, calla_error *err)

@@ -80,6 +80,7 @@ typedef struct step_result {
     const float
         *logits; /* [n_vocab] f32 owned by the backend until the next call; NULL if sampled */
     calla_sampled sampled; /* if samples_on_device; token -1 if bias and mask leave none */
+    calla_error error;     /* code CALLA_OK, or CALLA_ERR_NUMERIC: nothing else came of this row */
 } step_result;
 
 /* See backend_ops.set_route. */
@@ -135,6 +136,8 @@ typedef struct backend_ops {
      * end of wait. When submit or wait fails or is cancelled, the step is over: a sequence whose
      * length did not grow is as it was before, any other is only good for sequence_reset or
      * snapshot_restore; so is one of a step submitted behind it, which is still to be waited for.
+     * Numbers that are not finite are an error of their row alone: wait succeeds, and that row's
+     * sequence is only good for sequence_reset or snapshot_restore.
      * Between submit and wait nothing else is done to these sequences but snapshots of them. */
     calla_status (*step_submit)(backend *b, const step_request *requests, int32_t n,
                                 calla_error *err);

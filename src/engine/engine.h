@@ -79,6 +79,11 @@ struct calla_session {
     bool knows_next;  /* `next` is what next_sampling chooses from them */
     calla_sampling next_sampling;
     calla_sampled next;
+    /* A call failed for another session, and a step ahead had run `owed`, which owed_sampling had
+     * chosen and nobody has got: the sequence is one token ahead of the timeline. */
+    bool owes;
+    calla_sampling owed_sampling;
+    calla_sampled owed;
     calla_error lost; /* code 0, or how a step ahead emptied it: for whoever asks for a token */
     float *logits;    /* [n_vocab] */
     token_counts generated;              /* since the last sync */
@@ -95,7 +100,8 @@ void session_keep(calla_session *s);
 /* Back to the empty timeline. */
 void session_reset(calla_session *s);
 /* Waits for the step ahead if it runs this session's last token; whoever looks at more than the
- * timeline does so first. A session that the step broke is empty and knows why. */
+ * timeline does so first. A session that the step broke, or that owes a token, is empty and knows
+ * why. */
 void session_settle(calla_session *s);
 /* The same for whatever sessions it has. */
 void engine_settle(calla_engine *e);

@@ -68,7 +68,7 @@ void session_reset(calla_session *s)
     session_settle(s);
     s->engine->ops->sequence_reset(s->engine->backend, s->sequence);
     s->n_tokens = s->n_target = 0;
-    s->decoded = s->has_logits = s->knows_next = false;
+    s->decoded = s->has_logits = s->knows_next = s->owes = false;
     s->lost.code = CALLA_OK;
 }
 

@@ -57,6 +57,8 @@ static void keep_outcome(calla_session *s, const outcome *o)
 static calla_status check_row(const calla_session *s, const step_result *result, int64_t position,
                               calla_error *err)
 {
+    if (result->error.code != CALLA_OK)
+        return error_set(err, result->error.code, "%s", result->error.message);
     if (result->logits) return logits_check(result->logits, s->engine->info.n_vocab, position, err);
     if (result->sampled.token >= 0) return CALLA_OK;
     return sampler_none_left(s->engine->vocabulary.n_tokens, position + 1, err);
@@ -165,8 +167,11 @@ void engine_settle(calla_engine *e)
     calla_status status = e->ops->step_wait(e->backend, results, n, NULL, &err);
     for (int32_t i = 0; i < n; i++) {
         calla_session *s = e->ahead.sessions[i];
-        if (status == CALLA_OK) status = e->ops->step_logits(e->backend, i, s->logits, &err);
-        if (status != CALLA_OK) {
+        calla_status own = status;
+        if (own == CALLA_OK && results[i].error.code != CALLA_OK)
+            own = results[i].error.code, err = results[i].error;
+        if (own == CALLA_OK) own = e->ops->step_logits(e->backend, i, s->logits, &err);
+        if (own != CALLA_OK) {
             session_reset(s);
             s->lost = err;
             continue;
@@ -180,6 +185,11 @@ void engine_settle(calla_engine *e)
 void session_settle(calla_session *s)
 {
     if (s->in_flight) engine_settle(s->engine);
+    if (!s->owes) return;
+    s->owes = false;
+    session_reset(s);
+    error_set(&s->lost, CALLA_ERR_NUMERIC,
+              "a step failed for another session, and this one had gone on");
 }
 
 static calla_status check_lost(const calla_session *s, calla_error *err)
@@ -230,8 +240,23 @@ static calla_status get_results(step_run *r, bool go_on, calla_error *err)
     return follows;
 }
 
+/* Some rows of a step have failed while the next one is on its way, which ran what the others have
+ * chosen: they owe that to whoever asks them again. */
+static void keep_ahead(const step_run *r, const calla_status *own)
+{
+    engine_settle(r->sessions[0]->engine);
+    for (int32_t i = 0; i < r->n; i++) {
+        calla_session *s = r->sessions[i];
+        if (own[i] != CALLA_OK) session_reset(s);
+        if (own[i] != CALLA_OK || s->lost.code != CALLA_OK) continue;
+        s->owes = true;
+        s->owed = r->results[i].sampled;
+        s->owed_sampling = *r->sampling[i];
+    }
+}
+
 /* Runs the step. When it fails, a session is as it was, or has run its token and keeps the logits,
- * or is empty because its state is not to be trusted: all are if another step was ahead. */
+ * or owes a token, or is empty because its state is not to be trusted. */
 static calla_status step(step_run *r, outcome *outcomes, calla_error *err)
 {
     calla_engine *e = r->sessions[0]->engine;
@@ -248,7 +273,10 @@ static calla_status step(step_run *r, outcome *outcomes, calla_error *err)
         if (status == CALLA_OK) status = own[i];
     }
     if (status != CALLA_OK && e->ahead.n > 0) {
-        drop_ahead(e);
+        if (run == CALLA_OK)
+            keep_ahead(r, own);
+        else
+            drop_ahead(e);
         return status;
     }
     for (int32_t i = 0; i < r->n; i++) {
@@ -278,6 +306,12 @@ static calla_status run_pending(calla_session *const *sessions,
     for (int32_t i = 0; i < n; i++) {
         calla_session *s = sessions[i];
         outcomes[i] = (outcome){.logits = s->logits};
+        if (s->owes) {
+            if (!same_sampling(&s->owed_sampling, sampling[i])) session_settle(s);
+            CALLA_TRY(check_lost(s, err));
+            outcomes[i] = (outcome){.sampled = s->owed, .row = -1};
+            continue;
+        }
         if (sampling && s->knows_next && same_sampling(&s->next_sampling, sampling[i]))
             outcomes[i] = (outcome){.sampled = s->next, .row = -1};
         if (s->n_tokens == session_n_run(s)) continue;
@@ -373,6 +407,7 @@ calla_status calla_session_next_batch(calla_session *const *sessions, int32_t n,
         e->sampling.ns += clock_ns() - start_ns;
         e->sampling.n_calls++;
     }
+    bool owed = false;
     for (int32_t i = 0; i < n; i++) {
         calla_session *s = sessions[i];
         if (status != CALLA_OK) { /* the caller may try again with other parameters */
@@ -380,11 +415,13 @@ calla_status calla_session_next_batch(calla_session *const *sessions, int32_t n,
             continue;
         }
         s->tokens[s->n_tokens++] = out[i].token;
-        s->has_logits = s->knows_next = false;
+        if (!s->owes) s->has_logits = s->knows_next = false;
+        owed |= s->owes;
+        s->owes = false; /* what the step ahead gave is behind this token */
         token_counts_add(&s->generated, out[i].token);
         sampled[i] = out[i];
     }
-    if (status != CALLA_OK || e->ahead.n > 0 || !may_run_ahead(sessions, sampling, n, 0))
+    if (status != CALLA_OK || owed || e->ahead.n > 0 || !may_run_ahead(sessions, sampling, n, 0))
         return status;
     status = run_ahead(sessions, sampling, n, true, err);
     for (int32_t i = 0; status != CALLA_OK && i < n; i++) session_reset(sessions[i]);

@@ -205,6 +205,7 @@ static const float *step(const run_state *r, backend_sequence *s, int32_t token)
     const calla_engine *e = r->engine;
     check(e->ops->step_submit(e->backend, &request, 1, &err), &err);
     check(e->ops->step_wait(e->backend, &result, 1, NULL, &err), &err);
+    check(result.error.code, &result.error);
     return result.logits;
 }
 

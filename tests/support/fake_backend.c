@@ -243,13 +243,12 @@ static calla_status fake_step_wait(backend *b, step_result *results, int32_t n,
         f.requests[i].sequence->n_tokens += fake.dirty_step;
     if (fake.fail_step) return error_set(err, CALLA_ERR_DEVICE, "the step was made to fail");
     if (!fake.device) CALLA_TRY(run_step(b, &f, err));
-    for (int32_t i = 0; fake.device && i < n; i++)
-        CALLA_TRY(logits_check(f.logits[i], FAKE_VOCAB, -1, err));
     memcpy(b->logits, f.logits, sizeof f.logits);
     for (int32_t i = 0; i < n; i++) {
         results[i] = (step_result){.logits = b->logits[i]};
         if (!f.samples[i]) continue;
         results[i] = (step_result){.sampled = f.sampled[i]};
+        logits_check(f.logits[i], FAKE_VOCAB, -1, &results[i].error);
     }
     return CALLA_OK;
 }

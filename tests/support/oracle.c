@@ -107,7 +107,11 @@ calla_status oracle_try_step(backend *b, const step_request *requests, int32_t n
                              step_result *results, const calla_control *control, calla_error *err)
 {
     calla_status status = test_ops()->step_submit(b, requests, n, err);
-    return status == CALLA_OK ? test_ops()->step_wait(b, results, n, control, err) : status;
+    if (status == CALLA_OK) status = test_ops()->step_wait(b, results, n, control, err);
+    for (int32_t i = 0; status == CALLA_OK && i < n; i++)
+        if (results[i].error.code != CALLA_OK)
+            status = results[i].error.code, *err = results[i].error;
+    return status;
 }
 
 const float *oracle_step(backend *b, backend_sequence *s, int32_t token)

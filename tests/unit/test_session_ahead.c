@@ -415,10 +415,87 @@ static void numbers_that_break_end_the_steps_behind_them(void **state)
     next_of(0, &greedy);
 }
 
+/* One row of a batch breaks while the next step is under way: that session is empty, and each of
+ * the others gets, asked alone, the tokens it would have got. */
+static void a_broken_row_takes_no_other_session_with_it(void **state)
+{
+    (void)state;
+    enum { N = 12, BROKEN_AT = 4 };
+    static const calla_sampling warm = {.temperature = 1, .seed = 5};
+    const calla_sampling *sampling[] = {&greedy, &greedy, &warm};
+    calla_sampled alone[N_SESSIONS][N], out[N_SESSIONS];
+    open_backend(false);
+    for (int i = 0; i < N_SESSIONS; i++) {
+        start(i);
+        for (int k = 0; k < N; k++) alone[i][k] = next_of(i, sampling[i]);
+    }
+    done(NULL);
+    open_backend(true);
+    for (int i = 0; i < N_SESSIONS; i++) start(i);
+    for (int k = 0; k < BROKEN_AT; k++) {
+        if (k == BROKEN_AT - 1) fake.nan_row = 2; /* of the step submitted last */
+        assert_ok(calla_session_next_batch(sessions, N_SESSIONS, sampling, NULL, out, &err), &err);
+        for (int i = 0; i < N_SESSIONS; i++) assert_same_choice(&out[i], &alone[i][k]);
+    }
+    fake.nan_row = 0;
+    assert_error(calla_session_next_batch(sessions, N_SESSIONS, sampling, NULL, out, &err),
+                 CALLA_ERR_NUMERIC, &err, "");
+    assert_int_equal(fake.n_in_flight, 0);
+    assert_int_equal(sessions[1]->n_tokens, 0);
+    int64_t n_steps = fake.n_steps;
+    for (int i = 0; i < N_SESSIONS; i += 2) {
+        assert_int_equal(sessions[i]->n_tokens, PROMPT + BROKEN_AT);
+        for (int k = BROKEN_AT; k < N; k++) {
+            calla_sampled got = next_of(i, sampling[i]);
+            assert_same_choice(&got, &alone[i][k]);
+        }
+    }
+    assert_true(fake.n_steps - n_steps <= 2 * (N - BROKEN_AT)); /* nothing was run again */
+    start(1);
+    next_of(1, &greedy);
+}
+
+/* The same, but the others ask for something else than before: what they have gone on with is not
+ * what they want, so they say so and start again. */
+static void a_session_that_owes_a_token_gives_no_other(void **state)
+{
+    (void)state;
+    static const calla_sampling warm = {.temperature = 1, .seed = 5};
+    const calla_sampling *sampling[] = {&greedy, &greedy};
+    calla_sampled out[2];
+    float logits[FAKE_VOCAB];
+    open_backend(true);
+    for (int way = 0; way < 3; way++) {
+        for (int i = 0; i < 2; i++) start(i);
+        assert_ok(calla_session_next_batch(sessions, 2, sampling, NULL, out, &err), &err);
+        fake.nan_row = 2;
+        assert_ok(calla_session_next_batch(sessions, 2, sampling, NULL, out, &err), &err);
+        fake.nan_row = 0;
+        assert_error(calla_session_next_batch(sessions, 2, sampling, NULL, out, &err),
+                     CALLA_ERR_NUMERIC, &err, "");
+        if (way == 0)
+            assert_error(calla_session_next(sessions[0], &warm, NULL, out, &err), CALLA_ERR_NUMERIC,
+                         &err, "another session");
+        if (way == 1)
+            assert_error(calla_session_append(sessions[0], 3, NULL, logits, &err),
+                         CALLA_ERR_NUMERIC, &err, "another session");
+        if (way < 2) assert_int_equal(sessions[0]->n_tokens, 0);
+    }
+    start(0); /* a sync needs nothing of what was before */
+    calla_sampled got = next_of(0, &greedy);
+    done(NULL);
+    open_backend(false);
+    start(0);
+    calla_sampled expected = next_of(0, &greedy);
+    assert_same_choice(&got, &expected);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fresh, done)
     const struct CMUnitTest tests[] = {
+        TEST(a_broken_row_takes_no_other_session_with_it),
+        TEST(a_session_that_owes_a_token_gives_no_other),
         TEST(tokens_are_those_of_single_steps),
         TEST(the_device_goes_on_where_it_can),
         TEST(a_changing_batch_gives_the_tokens_of_each_alone),
