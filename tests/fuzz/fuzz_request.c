@@ -28,11 +28,22 @@ static void render(const job_request *r, bool is_responses)
         require(!is_responses || strncmp(err.message, whole, sizeof whole - 1) == 0);
 }
 
+/* That of models/tiny, opened once. */
+static const vocabulary *words(void)
+{
+    static vocabulary v;
+    static calla_tokenizer *tokenizer;
+    calla_error err;
+    if (tokenizer) return &v;
+    require(calla_tokenizer_open(CALLA_SOURCE_DIR "/models/tiny", &tokenizer, &err) == CALLA_OK);
+    require(vocabulary_init(&v, tokenizer, calla_tokenizer_n_tokens(tokenizer), &err) == CALLA_OK);
+    return &v;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static const char *const models[] = {"m"};
-    static const vocabulary words = {.n_tokens = 1000, .tool_call = 1, .tool_call_end = 2};
-    const wire_defaults d = {.vocabulary = &words, .n_ctx = 1000, .models = models, .n_models = 1};
+    const wire_defaults d = {.vocabulary = words(), .n_ctx = 1000, .models = models, .n_models = 1};
     job_request r = {0};
     api_error e = {0};
     json_t *body;
