@@ -104,6 +104,11 @@ void hybrid_plan_free(hybrid_plan *plan);
  * the detectors alone. */
 calla_status hybrid_look(hybrid *h, const hybrid_request *request, const char *text, size_t n_bytes,
                          policy_action *strictest, calla_error *err);
+/* The same about texts that follow each other in one request, for values that are cut in two by
+ * their borders: POLICY_ALLOW or POLICY_ASK and stricter, as no placeholder can stand there. */
+calla_status hybrid_look_between(hybrid *h, const hybrid_request *request,
+                                 const outbound_piece *pieces, size_t n, policy_action *strictest,
+                                 calla_error *err);
 /* {"route": ROUTE, "reasons": [...]}: what stands under "calla" in answers. */
 json_t *hybrid_plan_note(const hybrid_plan *plan, const char *route);
 /* [{"category", "kind", "action", "where", "excerpt"} ...], the first hundred. */

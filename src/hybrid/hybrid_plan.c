@@ -305,6 +305,20 @@ calla_status hybrid_look(hybrid *h, const hybrid_request *q, const char *text, s
     return status;
 }
 
+calla_status hybrid_look_between(hybrid *h, const hybrid_request *q, const outbound_piece *pieces,
+                                 size_t n, policy_action *strictest, calla_error *err)
+{
+    policy_client narrow;
+    outbound found = {0};
+    policy *p = retain_policy(h);
+    const policy_client *client = narrow_rules(p, find_client(p, q), q, &narrow);
+    calla_status status = outbound_check_pieces(&found, pieces, n, h->detector, p, client, err);
+    *strictest = found.action;
+    outbound_deinit(&found);
+    policy_release(p);
+    return status;
+}
+
 calla_status hybrid_plan_make(hybrid *h, const hybrid_request *q, hybrid_plan *plan,
                               calla_error *err)
 {

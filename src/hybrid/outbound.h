@@ -49,6 +49,17 @@ void outbound_deinit(outbound *o);
 calla_status outbound_check(outbound *o, const detector *d, const policy *p,
                             const policy_client *client, calla_error *err);
 
+/* One of several texts that follow each other in a request, with words of ours between them. */
+typedef struct outbound_piece {
+    const char *text;
+    size_t n_bytes;
+} outbound_piece;
+/* Finds what is cut in two by their borders, or what one says of the next; nothing that is in one
+ * of them alone. *o is zero before; outbound_deinit is due in any case. */
+calla_status outbound_check_pieces(outbound *o, const outbound_piece *pieces, size_t n,
+                                   const detector *d, const policy *p, const policy_client *client,
+                                   calla_error *err);
+
 /* A second look, after outbound_check: what the model finds counts as far as the policy lets it.
  * *sure: it has judged all, and says it is sure. */
 typedef struct outbound_judge_with {

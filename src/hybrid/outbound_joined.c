@@ -181,3 +181,20 @@ calla_status outbound_check_messages(walk *w)
     }
     return status;
 }
+
+/* ---- by texts of a task ---- */
+
+calla_status outbound_check_pieces(outbound *o, const outbound_piece *pieces, size_t n,
+                                   const detector *d, const policy *p, const policy_client *client,
+                                   calla_error *err)
+{
+    walk w = {.o = o, .detector = d, .policy = p, .client = client, .err = err};
+    calla_status status = CALLA_OK;
+    for (int b = 0; b < N_BETWEENS && status == CALLA_OK; b++) {
+        joined j = {.between = betweens[b], .answers = b == 1};
+        for (size_t i = 0; i < n && status == CALLA_OK; i++)
+            status = join(&w, &j, pieces[i].text, pieces[i].n_bytes, EDGE_BYTES);
+        status = check_joined(&w, &j, status);
+    }
+    return status;
+}

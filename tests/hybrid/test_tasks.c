@@ -128,6 +128,41 @@ static void test_split(void **state)
     bench_close(b);
 }
 
+/* A value over the border of two texts of a step, told by what the step is to do, or in a file's
+ * name: the step stays, and what comes of it. Of texts that stand for themselves nothing does. */
+static void test_between_texts(void **state)
+{
+    (void)state;
+    static const char *const bodies[] = {
+        "{\"instructions\": \"i\", \"texts\": [\"Card 4111 1111\", \"1111 1111\"]}",
+        "{\"instructions\": \"i\", \"texts\": [\"To jane.doe@corp\", \"-mail.com\"]}",
+        "{\"instructions\": \"i\", \"files\": [{\"name\": \"" CARD "\", \"text\": \"x\"}, "
+        "{\"name\": \"b\", \"text\": \"y\"}]}",
+        "{\"instructions\": \"i\", \"texts\": [\"A river of 4111 km.\", \"1111 boats.\"]}",
+    };
+    bench *b = bench_open("{\"categories\": {\"email\": \"redact\"}}");
+    b->plan =
+        PLAN(STEP("a", "\"input_1\", \"input_2\"", "cloud") ", " STEP("b", "\"step_1\"", "cloud"));
+    bench_start(b);
+    for (int i = 0; i < 4; i++) {
+        char id[8];
+        snprintf(id, sizeof id, "t%d", i);
+        bench_file(b, id, bodies[i]);
+        json_t *task = bench_await(b, id, "done");
+        const char *place = i < 3 ? "local" : "cloud";
+        assert_string_equal(text_in(task, "rounds.0.steps.1.attempts.0.where"), place);
+        assert_string_equal(text_in(task, "rounds.0.steps.2.attempts.0.where"), place);
+        json_decref(task);
+    }
+    assert_int_equal(fake_cloud_n_requests(b->cloud), 2);
+    b->plan = PLAN(STEP("The password is:", "\"input_1\"", "cloud"));
+    bench_file(b, "told", "{\"instructions\": \"i\", \"texts\": [\"Xk29!qzLm7vT\"]}");
+    json_t *task = bench_await(b, "told", "done");
+    assert_string_equal(text_in(task, "rounds.0.steps.1.attempts.0.where"), "local");
+    json_decref(task);
+    bench_close(b);
+}
+
 static void test_own_rules(void **state)
 {
     (void)state;
@@ -470,13 +505,13 @@ static void test_budget_of_check(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plan_of_no_use),      cmocka_unit_test(test_plan_by_texts),
-        cmocka_unit_test(test_plan_too_long),       cmocka_unit_test(test_split),
-        cmocka_unit_test(test_own_rules),           cmocka_unit_test(test_cloud_down),
-        cmocka_unit_test(test_cloud_without_usage), cmocka_unit_test(test_client_rules),
-        cmocka_unit_test(test_local_failure),       cmocka_unit_test(test_consent),
-        cmocka_unit_test(test_consent_restart),     cmocka_unit_test(test_budgets),
-        cmocka_unit_test(test_budget_of_check),
+        cmocka_unit_test(test_plan_of_no_use), cmocka_unit_test(test_plan_by_texts),
+        cmocka_unit_test(test_plan_too_long),  cmocka_unit_test(test_split),
+        cmocka_unit_test(test_between_texts),  cmocka_unit_test(test_own_rules),
+        cmocka_unit_test(test_cloud_down),     cmocka_unit_test(test_cloud_without_usage),
+        cmocka_unit_test(test_client_rules),   cmocka_unit_test(test_local_failure),
+        cmocka_unit_test(test_consent),        cmocka_unit_test(test_consent_restart),
+        cmocka_unit_test(test_budgets),        cmocka_unit_test(test_budget_of_check),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

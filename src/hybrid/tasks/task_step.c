@@ -14,6 +14,7 @@ enum {
     PLAN_SHARE = 4,     /* of what a budget has left a plan may have one part in so many */
     FEWEST_TOKENS = 16, /* fewer are no answer */
     POLL_MS = 50,
+    MAX_INPUTS = TASK_MAX_INPUTS + TASK_MAX_STEPS + 1, /* of a step: texts, results, the last */
 };
 
 /* A step on its way. */
@@ -69,24 +70,49 @@ static bool may_ask(const step *s)
     return s->rules.waits && !(s->w->answer && !*s->w->answer);
 }
 
+static policy_action stricter(policy_action a, policy_action b)
+{
+    return a > b ? a : b;
+}
+
+/* What is cut in two by the texts the step reads. The check of the request does not see it, with
+ * our words between them, so nobody could be asked about it: the step stays. */
+static calla_status look_between_inputs(step *s, calla_error *err)
+{
+    outbound_piece pieces[MAX_INPUTS + 1];
+    const task_work *w = s->w;
+    const char *told = w->kind == TASK_STEP_WORK ? w->instructions : w->asked;
+    size_t n = 0;
+    policy_action strictest;
+    if (!s->r->options.hybrid) return CALLA_OK;
+    pieces[n++] = (outbound_piece){told, strlen(told)};
+    for (size_t i = 0; i < w->n_inputs; i++)
+        pieces[n++] = (outbound_piece){w->inputs[i].text, w->inputs[i].n_bytes};
+    CALLA_TRY(hybrid_look_between(s->r->options.hybrid, &s->who, pieces, n, &strictest, err));
+    if (strictest != POLICY_ALLOW) add_sensitive(s, "a value in two of its texts", true);
+    return CALLA_OK;
+}
+
 /* Marks the texts that have to stay; hidden[i]: who plans does not see it. */
 static calla_status look_at_inputs(step *s, bool *hidden, calla_error *err)
 {
     task_work *w = s->w;
-    policy_action strictest;
+    policy_action strictest, of_name;
     CALLA_TRY(look(s, w->asked, strlen(w->asked), &strictest, err));
     s->stays = strictest == POLICY_KEEP_LOCAL || (strictest == POLICY_ASK && !s->rules.waits);
     if (strictest >= POLICY_ASK) add_sensitive(s, "what the task asks for", s->stays);
     for (size_t i = 0; i < w->n_inputs; i++) {
         task_input *in = &w->inputs[i];
         CALLA_TRY(look(s, in->text, in->n_bytes, &strictest, err));
+        CALLA_TRY(look(s, in->name, strlen(in->name), &of_name, err));
+        strictest = stricter(strictest, of_name);
         hidden[i] = in->sensitive || strictest != POLICY_ALLOW;
         in->kept = in->sensitive || strictest == POLICY_KEEP_LOCAL ||
                    (strictest == POLICY_ASK && !s->rules.waits);
         in->sensitive = in->sensitive || strictest >= POLICY_ASK;
         if (in->sensitive) add_sensitive(s, in->label, in->kept);
     }
-    return CALLA_OK;
+    return look_between_inputs(s, err);
 }
 
 /* ---- budgets ---- */
@@ -437,7 +463,7 @@ static calla_status run_anywhere(step *s, calla_error *err)
 
 static calla_status prepare(step *s, calla_error *err)
 {
-    bool hidden[TASK_MAX_INPUTS + TASK_MAX_STEPS + 1] = {0};
+    bool hidden[MAX_INPUTS] = {0};
     CALLA_TRY(task_rules_read(s->w->policy, &s->rules, err));
     CALLA_TRY(task_budget_read(s->w->budget, &s->budget, err));
     s->who.at_least = s->rules.at_least;

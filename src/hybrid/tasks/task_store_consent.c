@@ -158,8 +158,8 @@ static calla_status collect(task_store *s, json_t *into, const char *name, const
 {
     sqlite3_stmt *q;
     calla_status status = CALLA_OK;
-    json_t *found = json_object();
     CALLA_TRY(task_query(s, &q, err, sql, ""));
+    json_t *found = json_object();
     while (task_row(s, q, &status, err))
         json_object_set_new(found, task_column(q, 0), json_real(sqlite3_column_double(q, 1)));
     sqlite3_finalize(q);
