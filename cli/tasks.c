@@ -135,6 +135,11 @@ static json_t *budget_of(const tasks_args *a)
     return NULL;
 }
 
+static int priority_of(const tasks_args *a)
+{
+    return a->priority == TASKS_NO_PRIORITY ? 0 : a->priority;
+}
+
 /* The body of a new task; NULL after printing why. */
 static json_t *make_task(const tasks_args *a)
 {
@@ -146,7 +151,7 @@ static json_t *make_task(const tasks_args *a)
     if (ok)
         body = json_pack("{s:s, s:O, s:o, s:o, s:i, s:b}", "instructions", instructions, "files",
                          files, "policy", policy_of(a), "budget", budget_of(a), "priority",
-                         a->priority, "paused", a->paused);
+                         priority_of(a), "paused", a->paused);
     if (ok && !body) cli_failf("what was given is no text in UTF-8");
     json_decref(files);
     free(instructions);
@@ -235,11 +240,21 @@ static int print_or_watch(const tasks_args *a, json_t *task /* taken */, int64_t
     return code;
 }
 
+/* One that a header carries as it is: an empty one would not be sent. */
+static bool is_name(const char *text)
+{
+    for (const char *c = text; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f) return false;
+    return text[strspn(text, " ")] != '\0';
+}
+
 static int add(const tasks_args *a)
 {
     json_t *task = NULL;
     int code = check_instructions(a);
     if (code >= 0) return code;
+    if (a->idempotency_key && !is_name(a->idempotency_key))
+        return cli_usage_error("--once: a name is wanted, without control characters");
     json_t *body = make_task(a);
     if (!body) return EXIT_FAILED;
     code = tasks_call(a, "POST", "/v1/tasks", body, &task);
@@ -336,6 +351,8 @@ static int run_with_id(const tasks_args *a, const char *command)
     if (strcmp(command, "follow") == 0) return follow(a);
     if (strcmp(command, "consent") == 0) return consent(a);
     if (strcmp(command, "delete") == 0) return change(a, "DELETE", "", NULL);
+    if (strcmp(command, "priority") == 0 && a->priority == TASKS_NO_PRIORITY)
+        return cli_usage_error("priority: which one? --priority N");
     if (strcmp(command, "priority") == 0)
         return change(a, "POST", "", json_pack("{s:i}", "priority", a->priority));
     return change(a, "POST", command, json_object()); /* pause, resume, cancel */
@@ -371,8 +388,11 @@ static int run_command(tasks_args *a)
 
 int cmd_tasks(int argc, char **argv)
 {
-    tasks_args a = {
-        .url = "http://127.0.0.1:8080", .key_env = "CALLA_API_KEY", .limit = 100, .cost = -1};
+    tasks_args a = {.url = "http://127.0.0.1:8080",
+                    .key_env = "CALLA_API_KEY",
+                    .limit = 100,
+                    .cost = -1,
+                    .priority = TASKS_NO_PRIORITY};
     int code = parse_options(argc, argv, &a);
     if (code >= 0) return code;
     if (curl_global_init(CURL_GLOBAL_DEFAULT) != 0) return cli_failf("libcurl does not start");

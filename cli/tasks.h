@@ -6,7 +6,10 @@
 
 #include <jansson.h>
 
-enum { TASKS_MAX_CATEGORIES = 64 };
+enum {
+    TASKS_MAX_CATEGORIES = 64,
+    TASKS_NO_PRIORITY = INT32_MIN, /* none was given */
+};
 
 typedef struct tasks_args {
     const char *url, *key_env;

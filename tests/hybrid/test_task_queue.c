@@ -189,12 +189,39 @@ static void test_owners_and_keys(void **state)
     bench_close(b);
 }
 
+static void assert_not_in_file(const char *path, const char *suffix, const char *text)
+{
+    char name[700];
+    strbuf all = {0};
+    int c;
+    snprintf(name, sizeof name, "%s%s", path, suffix);
+    FILE *f = fopen(name, "rb");
+    while (f && (c = getc(f)) != EOF) strbuf_putc(&all, (char)c);
+    if (f) fclose(f);
+    if (all.n > 0) assert_null(memmem(all.data, all.n, text, strlen(text)));
+    strbuf_free(&all);
+}
+
+/* The texts of a task that was deleted are in none of the store's files. */
+static void test_deleted_texts(void **state)
+{
+    (void)state;
+    bench *b = bench_open(NULL);
+    bench_file(b, "t",
+               "{\"instructions\": \"i\", \"texts\": [\"nobody's matter\"], \"paused\": true}");
+    bench_command(b, "t", TASK_DELETE, TASK_OK);
+    assert_not_in_file(b->path, "", "nobody's matter");
+    assert_not_in_file(b->path, "-wal", "nobody's matter");
+    bench_close(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),       cmocka_unit_test(test_cancel_mid_step),
-        cmocka_unit_test(test_interrupted), cmocka_unit_test(test_interrupted_too_often),
-        cmocka_unit_test(test_follow_up),   cmocka_unit_test(test_owners_and_keys),
+        cmocka_unit_test(test_order),         cmocka_unit_test(test_cancel_mid_step),
+        cmocka_unit_test(test_interrupted),   cmocka_unit_test(test_interrupted_too_often),
+        cmocka_unit_test(test_follow_up),     cmocka_unit_test(test_owners_and_keys),
+        cmocka_unit_test(test_deleted_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -115,6 +115,9 @@ refused 2 "what is to be done?" add
 refused 2 "the id of one task is wanted" show
 refused 2 "the id of one task is wanted" show a/../b
 refused 2 "list takes no" list x
+refused 2 "--priority N" priority task_1
+refused 2 "--once: a name is wanted" add -p x --once ""
+refused 2 "--once: a name is wanted" add -p x --once "$(printf 'a\r\nX: y')"
 refused 1 "none.txt" add -p x none.txt
 printf '\377' >binary
 refused 1 "binary is no text in UTF-8" add -p x binary

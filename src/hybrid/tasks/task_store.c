@@ -192,6 +192,13 @@ calla_status task_event(task_store *s, const char *id, const char *kind, json_t 
     return status;
 }
 
+/* What was deleted stands in the log, too, until that is written back and cut to nothing. */
+static bool empty_log(task_store *s)
+{
+    return sqlite3_wal_checkpoint_v2(s->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL) ==
+           SQLITE_OK;
+}
+
 /* ---- opening ---- */
 
 /* Attempts without an end are of a process that was killed. */
@@ -258,6 +265,7 @@ calla_status task_store_open(const char *path, task_store **out, calla_error *er
     }
     CALLA_TRY_GOTO(open_tables(s, err), failed);
     CALLA_TRY_GOTO(mark_interrupted(s, err), failed);
+    empty_log(s); /* of a process that was killed; a full disk is no reason not to start */
     *out = s;
     return CALLA_OK;
 failed:
@@ -413,6 +421,15 @@ static calla_status run_command(task_store *s, const char *id, task_stage stage,
     return set_paused(s, id, command == TASK_PAUSE, err);
 }
 
+/* The task is gone by now; the error says that its texts may still be on the disk. */
+static calla_status forget_deleted(task_store *s, calla_error *err)
+{
+    pthread_mutex_lock(&s->lock);
+    calla_status status = empty_log(s) ? CALLA_OK : task_store_error(s, err);
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
 calla_status task_store_command(task_store *s, task_owner owner, const char *id,
                                 task_command command, task_result *result, calla_error *err)
 {
@@ -421,7 +438,8 @@ calla_status task_store_command(task_store *s, task_owner owner, const char *id,
     CALLA_TRY(task_begin(s, err));
     calla_status status = find(s, owner, id, &stage, &round, err);
     if (status == CALLA_OK) status = run_command(s, id, stage, command, result, err);
-    return task_commit(s, status, true, err);
+    CALLA_TRY(task_commit(s, status, true, err));
+    return command == TASK_DELETE && *result == TASK_OK ? forget_deleted(s, err) : CALLA_OK;
 }
 
 calla_status task_store_set_priority(task_store *s, task_owner owner, const char *id,
