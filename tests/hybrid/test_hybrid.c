@@ -786,9 +786,9 @@ static void test_json_answers_stay_json(void **state)
     (void)state;
     static const char value[] = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n"
                                 "-----END PRIVATE KEY-----";
-    static const char *const formats[] = {"{\"type\": \"text\"}", "{\"type\": \"json_object\"}",
-                                          "{\"type\": \"json_schema\", \"json_schema\": "
-                                          "{\"name\": \"n\", \"schema\": {}}}"};
+    static const char *const formats[] = {
+        "{\"type\": \"text\"}", "{\"type\": \"json_object\"}",
+        "{\"type\": \"json_schema\", \"json_schema\": {\"name\": \"n\", \"schema\": {}}}"};
     hybrid_close(h);
     open_with("{\"categories\": {\"private_key\": \"redact\"}}");
     for (int i = 0; i < 6; i++) {
