@@ -3,6 +3,7 @@
 #include "consent.h"
 #include "run.h"
 
+#include "hybrid/chat_answer.h"
 #include "hybrid/hybrid.h"
 
 #include <errno.h>
@@ -77,10 +78,9 @@ static void print_reasons(const hybrid_plan *plan, const char *where)
 /* Content, then each call as a line of JSON, as of the local model. */
 static void print_answer(const json_t *answer)
 {
-    const json_t *choice = json_array_get(json_object_get(answer, "choices"), 0);
-    const json_t *message = json_object_get(choice, "message");
-    const json_t *content = json_object_get(message, "content");
-    const json_t *calls = json_object_get(message, "tool_calls");
+    chat_answer said = chat_answer_read(answer);
+    const json_t *content = said.content;
+    const json_t *calls = json_object_get(said.message, "tool_calls");
     strbuf out = {0};
     if (json_string_length(content) > 0) {
         strbuf_append(&out, json_string_value(content), json_string_length(content));

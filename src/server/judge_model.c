@@ -1,6 +1,7 @@
 #include "server/judge_model.h"
 
 #include "base/clock.h"
+#include "hybrid/chat_answer.h"
 #include "server/submit.h"
 
 #include <string.h>
@@ -24,9 +25,7 @@ static char *take_content(const reply *a)
     if (a->error_status ||
         json_parse_text(a->out.data, a->out.n, "the judgement", &value, NULL) != CALLA_OK)
         return NULL;
-    const json_t *choice = json_array_get(json_object_get(value, "choices"), 0);
-    const char *content =
-        json_string_value(json_object_get(json_object_get(choice, "message"), "content"));
+    const char *content = json_string_value(chat_answer_read(value).content);
     if (content) copy = strdup(content);
     json_decref(value);
     return copy;

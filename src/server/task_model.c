@@ -1,6 +1,7 @@
 #include "server/task_model.h"
 
 #include "base/clock.h"
+#include "hybrid/chat_answer.h"
 #include "server/submit.h"
 
 #include <string.h>
@@ -31,15 +32,14 @@ static calla_status take(const reply *a, task_answer *into, calla_error *err)
 {
     json_t *value = NULL;
     CALLA_TRY(json_parse_text(a->out.data, a->out.n, "the model's answer", &value, err));
-    const json_t *choice = json_array_get(json_object_get(value, "choices"), 0);
-    const char *content =
-        json_string_value(json_object_get(json_object_get(choice, "message"), "content"));
+    chat_answer said = chat_answer_read(value);
+    const char *content = json_string_value(said.content);
     const job_stats *s = &a->job->stats;
     *into = (task_answer){
         .text = strdup(content ? content : ""),
         .input_tokens = s->n_prompt,
         .output_tokens = s->n_generated,
-        .cut = json_is_text(json_object_get(choice, "finish_reason"), "length"),
+        .cut = said.cut,
     };
     json_decref(value);
     if (!into->text) return error_set(err, CALLA_ERR_MEMORY, "no memory for the model's answer");

@@ -231,6 +231,22 @@ json_t *chat_of(const char *role, ...)
     return json_pack("{s:o, s:i}", "messages", messages, "temperature", 0);
 }
 
+json_t *json_with(json_t *body, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    json_t *more = json_vpack_ex(NULL, 0, format, args);
+    va_end(args);
+    assert_non_null(more);
+    json_object_update(body, more);
+    json_decref(more);
+    return body;
+}
+
+const char river[] = "What is a river?";
+const char river_answer[] =
+    "A river is a large stream of water that flows across the land to a sea or a lake.";
+
 json_t *chat(const char *question)
 {
     return chat_of("user", question, NULL);

@@ -52,6 +52,12 @@ json_t *json_at(const json_t *value, const char *path);
 const char *text_at(const json_t *value, const char *path);
 int64_t int_at(const json_t *value, const char *path);
 
+/* body with further fields, which json_pack's format makes; returns body. */
+json_t *json_with(json_t *body, const char *format, ...);
+
+/* A question, and what models/tiny answers to it when greedy. */
+extern const char river[], river_answer[];
+
 /* A chat with one user message. */
 json_t *chat(const char *question);
 /* The chat of an array of messages ("role", "content", ...), NULL ends it. */

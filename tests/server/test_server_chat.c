@@ -17,33 +17,17 @@ static int start(void **state)
     return 0;
 }
 
-static json_t *with(json_t *body, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    json_t *more = json_vpack_ex(NULL, 0, format, args);
-    va_end(args);
-    assert_non_null(more);
-    json_object_update(body, more);
-    json_decref(more);
-    return body;
-}
-
 static answer_t post(json_t *body)
 {
     return client_post_json(s, 200, path, body);
 }
-
-static const char river[] = "What is a river?";
-static const char river_answer[] =
-    "A river is a large stream of water that flows across the land to a sea or a lake.";
 
 /* ---- shape ---- */
 
 static void an_answer_has_openais_shape(void **state)
 {
     (void)state;
-    answer_t a = post(with(chat(river), "{s:s}", "model", "gpt-tiny"));
+    answer_t a = post(json_with(chat(river), "{s:s}", "model", "gpt-tiny"));
     assert_int_equal(strncmp(text_at(a.json, "id"), "chatcmpl-", 9), 0);
     assert_string_equal(text_at(a.json, "object"), "chat.completion");
     assert_string_equal(text_at(a.json, "model"), "tiny");
@@ -68,8 +52,8 @@ static void an_answer_has_openais_shape(void **state)
 static void a_stream_says_the_same_in_chunks(void **state)
 {
     (void)state;
-    answer_t a = post(
-        with(chat(river), "{s:b, s:{s:b}}", "stream", 1, "stream_options", "include_usage", 1));
+    answer_t a = post(json_with(chat(river), "{s:b, s:{s:b}}", "stream", 1, "stream_options",
+                                "include_usage", 1));
     assert_non_null(strstr(a.headers, "Content-Type: text/event-stream"));
     json_t *events = client_events(&a);
     size_t n = json_array_size(events);
@@ -99,8 +83,8 @@ static void progress_is_told_on_request(void **state)
     (void)state;
     char text[3000] = "Tell me more.";
     while (strlen(text) < 2900) strcat(text, " And more.");
-    answer_t a = post(with(chat(text), "{s:b, s:{s:b}, s:i}", "stream", 1, "stream_options",
-                           "include_progress", 1, "max_tokens", 1));
+    answer_t a = post(json_with(chat(text), "{s:b, s:{s:b}, s:i}", "stream", 1, "stream_options",
+                                "include_progress", 1, "max_tokens", 1));
     json_t *events = client_events(&a);
     int64_t done = 0, total = 0;
     for (size_t i = 0; i < json_array_size(events); i++) {
@@ -129,16 +113,16 @@ static void expect_thinking(json_t *body, bool expected)
 static void thinking_is_switched_in_every_dialect(void **state)
 {
     (void)state;
-    expect_thinking(with(chat(river), "{s:{s:b}}", "chat_template_kwargs", "enable_thinking", 0),
-                    false);
-    expect_thinking(with(chat(river), "{s:{s:b}}", "chat_template_kwargs", "enable_thinking", 1),
-                    true);
-    expect_thinking(with(chat(river), "{s:b}", "enable_thinking", 0), false);
-    expect_thinking(with(chat(river), "{s:s}", "reasoning_effort", "none"), false);
-    expect_thinking(with(chat(river), "{s:s}", "reasoning_effort", "high"), true);
-    expect_thinking(with(chat(river), "{s:{s:s}}", "thinking", "type", "disabled"), false);
     expect_thinking(
-        with(chat(river), "{s:s, s:b}", "reasoning_effort", "none", "enable_thinking", 1),
+        json_with(chat(river), "{s:{s:b}}", "chat_template_kwargs", "enable_thinking", 0), false);
+    expect_thinking(
+        json_with(chat(river), "{s:{s:b}}", "chat_template_kwargs", "enable_thinking", 1), true);
+    expect_thinking(json_with(chat(river), "{s:b}", "enable_thinking", 0), false);
+    expect_thinking(json_with(chat(river), "{s:s}", "reasoning_effort", "none"), false);
+    expect_thinking(json_with(chat(river), "{s:s}", "reasoning_effort", "high"), true);
+    expect_thinking(json_with(chat(river), "{s:{s:s}}", "thinking", "type", "disabled"), false);
+    expect_thinking(
+        json_with(chat(river), "{s:s, s:b}", "reasoning_effort", "none", "enable_thinking", 1),
         true); /* what was said directly counts */
 }
 
@@ -146,7 +130,7 @@ static void a_thinking_budget_ends_the_reasoning(void **state)
 {
     (void)state;
     for (int budget = 0; budget < 12; budget += 3) {
-        answer_t a = post(with(chat(river), "{s:i}", "thinking_budget", budget));
+        answer_t a = post(json_with(chat(river), "{s:i}", "thinking_budget", budget));
         const char *thought = text_at(a.json, "choices.0.message.reasoning_content");
         assert_non_null(strstr(thought, "That is enough thought; here is the answer."));
         assert_true(strlen(content_of(&a)) > 0); /* so small a model then loses the thread */
@@ -155,11 +139,11 @@ static void a_thinking_budget_ends_the_reasoning(void **state)
                     budget + 24);
         answer_clear(&a);
     }
-    answer_t a = post(with(chat(river), "{s:i}", "thinking_budget", 32)); /* was not needed */
+    answer_t a = post(json_with(chat(river), "{s:i}", "thinking_budget", 32)); /* was not needed */
     assert_null(strstr(text_at(a.json, "choices.0.message.reasoning_content"), "enough"));
     answer_clear(&a);
     /* The budget leaves room for the answer. */
-    a = post(with(chat(river), "{s:i, s:i}", "thinking_budget", 1000, "max_tokens", 60));
+    a = post(json_with(chat(river), "{s:i, s:i}", "thinking_budget", 1000, "max_tokens", 60));
     assert_true(strlen(content_of(&a)) > 0);
     answer_clear(&a);
 }
@@ -168,8 +152,8 @@ static void a_thinking_budget_ends_the_reasoning(void **state)
 
 static void expect_content(json_t *body, const char *content, const char *finish)
 {
-    body = with(body, "{s:b}", "enable_thinking", 0);
-    json_t *streamed = with(json_deep_copy(body), "{s:b}", "stream", 1);
+    body = json_with(body, "{s:b}", "enable_thinking", 0);
+    json_t *streamed = json_with(json_deep_copy(body), "{s:b}", "stream", 1);
     answer_t a = post(body);
     assert_string_equal(content_of(&a), content);
     assert_string_equal(text_at(a.json, "choices.0.finish_reason"), finish);
@@ -186,13 +170,13 @@ static void expect_content(json_t *body, const char *content, const char *finish
 static void stop_texts_end_the_content(void **state)
 {
     (void)state;
-    expect_content(with(chat(river), "{s:s}", "stop", " of water"), "A river is a large stream",
+    expect_content(json_with(chat(river), "{s:s}", "stop", " of water"),
+                   "A river is a large stream", "stop");
+    expect_content(json_with(chat(river), "{s:[s,s]}", "stop", "sea", "ge str"), "A river is a lar",
                    "stop");
-    expect_content(with(chat(river), "{s:[s,s]}", "stop", "sea", "ge str"), "A river is a lar",
-                   "stop");
-    expect_content(with(chat(river), "{s:s}", "stop", "lake.!"), river_answer, "stop");
+    expect_content(json_with(chat(river), "{s:s}", "stop", "lake.!"), river_answer, "stop");
     /* Not in the reasoning. */
-    answer_t a = post(with(chat(river), "{s:s}", "stop", "explain"));
+    answer_t a = post(json_with(chat(river), "{s:s}", "stop", "explain"));
     assert_string_equal(content_of(&a), river_answer);
     answer_clear(&a);
 }
@@ -200,9 +184,10 @@ static void stop_texts_end_the_content(void **state)
 static void lengths_end_it_too(void **state)
 {
     (void)state;
-    expect_content(with(chat(river), "{s:i}", "max_tokens", 5), "A river is a large", "length");
-    expect_content(with(chat(river), "{s:i}", "max_completion_tokens", 1), "A", "length");
-    expect_content(with(chat(river), "{s:i}", "max_tokens", 1000000), river_answer, "stop");
+    expect_content(json_with(chat(river), "{s:i}", "max_tokens", 5), "A river is a large",
+                   "length");
+    expect_content(json_with(chat(river), "{s:i}", "max_completion_tokens", 1), "A", "length");
+    expect_content(json_with(chat(river), "{s:i}", "max_tokens", 1000000), river_answer, "stop");
 }
 
 static void logit_bias_bans_tokens(void **state)
@@ -211,8 +196,8 @@ static void logit_bias_bans_tokens(void **state)
     answer_t t = client_post(s, 200, "/v1/tokenize", "{s:s}", "text", " large");
     char id[24];
     snprintf(id, sizeof id, "%d", (int)int_at(t.json, "tokens.0"));
-    answer_t a =
-        post(with(chat(river), "{s:{s:i}, s:b}", "logit_bias", id, -100, "enable_thinking", 0));
+    answer_t a = post(
+        json_with(chat(river), "{s:{s:i}, s:b}", "logit_bias", id, -100, "enable_thinking", 0));
     assert_null(strstr(content_of(&a), " large"));
     answer_clear(&a);
     answer_clear(&t);
@@ -225,9 +210,9 @@ static void choices_differ_by_seed_and_repeat(void **state)
     (void)state;
     char *texts[2][3];
     for (int round = 0; round < 2; round++) {
-        json_t *body =
-            with(chat("Use the word river in a sentence."), "{s:f, s:i, s:i, s:b, s:i}",
-                 "temperature", 1.5, "seed", 11, "n", 3, "enable_thinking", 0, "max_tokens", 40);
+        json_t *body = json_with(chat("Use the word river in a sentence."),
+                                 "{s:f, s:i, s:i, s:b, s:i}", "temperature", 1.5, "seed", 11, "n",
+                                 3, "enable_thinking", 0, "max_tokens", 40);
         answer_t a = post(body);
         assert_int_equal(json_array_size(json_at(a.json, "choices")), 3);
         for (int i = 0; i < 3; i++) {
@@ -248,7 +233,7 @@ static void streamed_choices_are_complete(void **state)
 {
     (void)state;
     answer_t a =
-        post(with(chat(river), "{s:i, s:b, s:b}", "n", 6, "stream", 1, "enable_thinking", 0));
+        post(json_with(chat(river), "{s:i, s:b, s:b}", "n", 6, "stream", 1, "enable_thinking", 0));
     json_t *events = client_events(&a);
     for (int i = 0; i < 6; i++) { /* more than run at once */
         char *content = joined(events, i, "content");
@@ -263,8 +248,9 @@ static void log_probabilities_cover_the_content(void **state)
 {
     (void)state;
     for (int thinking = 0; thinking < 2; thinking++) {
-        answer_t a = post(with(chat(river), "{s:b, s:i, s:b, s:s}", "logprobs", 1, "top_logprobs",
-                               3, "enable_thinking", thinking, "stop", " to a sea"));
+        answer_t a =
+            post(json_with(chat(river), "{s:b, s:i, s:b, s:s}", "logprobs", 1, "top_logprobs", 3,
+                           "enable_thinking", thinking, "stop", " to a sea"));
         const json_t *list = json_at(a.json, "choices.0.logprobs.content");
         char text[256] = "";
         for (size_t i = 0; i < json_array_size(list); i++) {
@@ -316,7 +302,7 @@ static void a_tool_is_called(void **state)
 static void streamed_calls_concatenate(void **state)
 {
     (void)state;
-    answer_t a = post(with(weather("What is the weather in Paris?"), "{s:b}", "stream", 1));
+    answer_t a = post(json_with(weather("What is the weather in Paris?"), "{s:b}", "stream", 1));
     json_t *events = client_events(&a);
     char arguments[256] = "", name[64] = "";
     for (size_t i = 0; i < json_array_size(events); i++) {
@@ -339,9 +325,9 @@ static void cut_calls_are_json(void **state)
     (void)state;
     int n_cut = 0;
     for (int n = 1; n < 30; n++) {
-        json_t *body = with(weather("What is the weather in Paris?"), "{s:i, s:b, s:[s,s]}",
-                            "max_tokens", n, "enable_thinking", 0, "stop", "Par", "city");
-        answer_t a = post(json_deep_copy(body)), b = post(with(body, "{s:b}", "stream", 1));
+        json_t *body = json_with(weather("What is the weather in Paris?"), "{s:i, s:b, s:[s,s]}",
+                                 "max_tokens", n, "enable_thinking", 0, "stop", "Par", "city");
+        answer_t a = post(json_deep_copy(body)), b = post(json_with(body, "{s:b}", "stream", 1));
         const char *whole = text_at(a.json, "choices.0.message.tool_calls.0.function.arguments");
         json_t *events = client_events(&b);
         char arguments[256] = "";
@@ -369,19 +355,20 @@ static void tool_choice_is_kept_to(void **state)
     (void)state;
     /* Where the model would not call. */
     for (int thinking = 0; thinking < 2; thinking++) {
-        answer_t a = post(with(weather(river), "{s:s, s:b}", "tool_choice", "required",
-                               "enable_thinking", thinking));
+        answer_t a = post(json_with(weather(river), "{s:s, s:b}", "tool_choice", "required",
+                                    "enable_thinking", thinking));
         assert_string_equal(text_at(a.json, "choices.0.finish_reason"), "tool_calls");
         answer_clear(&a);
-        a = post(with(weather(river), "{s:{s:s, s:{s:s}}, s:b}", "tool_choice", "type", "function",
-                      "function", "name", "get_time", "enable_thinking", thinking));
+        a = post(json_with(weather(river), "{s:{s:s, s:{s:s}}, s:b}", "tool_choice", "type",
+                           "function", "function", "name", "get_time", "enable_thinking",
+                           thinking));
         const json_t *calls = json_at(a.json, "choices.0.message.tool_calls");
         assert_int_equal(json_array_size(calls), 1);
         assert_string_equal(text_at(calls, "0.function.name"), "get_time");
         answer_clear(&a);
         /* Where it would. */
-        a = post(with(weather("What is the weather in Paris?"), "{s:s, s:b}", "tool_choice", "none",
-                      "enable_thinking", thinking));
+        a = post(json_with(weather("What is the weather in Paris?"), "{s:s, s:b}", "tool_choice",
+                           "none", "enable_thinking", thinking));
         assert_null(json_at(a.json, "choices.0.message.tool_calls"));
         assert_null(strstr(content_of(&a), "<tool_call>"));
         answer_clear(&a);
@@ -391,8 +378,8 @@ static void tool_choice_is_kept_to(void **state)
 static void one_call_is_the_last_if_asked_for(void **state)
 {
     (void)state;
-    answer_t a = post(with(weather("What is the weather in Paris?"), "{s:b, s:s}",
-                           "parallel_tool_calls", 0, "tool_choice", "required"));
+    answer_t a = post(json_with(weather("What is the weather in Paris?"), "{s:b, s:s}",
+                                "parallel_tool_calls", 0, "tool_choice", "required"));
     assert_int_equal(json_array_size(json_at(a.json, "choices.0.message.tool_calls")), 1);
     assert_string_equal(text_at(a.json, "choices.0.finish_reason"), "tool_calls");
     answer_clear(&a);

@@ -7,9 +7,6 @@
 #include <string.h>
 
 static const char path[] = "/v1/responses";
-static const char river[] = "What is a river?";
-static const char river_answer[] =
-    "A river is a large stream of water that flows across the land to a sea or a lake.";
 static const char question[] = "What is the weather in Paris?";
 static server *s;
 
@@ -25,18 +22,6 @@ static int start(void **state)
 static json_t *ask(const char *input)
 {
     return json_pack("{s:s, s:i}", "input", input, "temperature", 0);
-}
-
-static json_t *with(json_t *body, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    json_t *more = json_vpack_ex(NULL, 0, format, args);
-    va_end(args);
-    assert_non_null(more);
-    json_object_update(body, more);
-    json_decref(more);
-    return body;
 }
 
 /* With the two functions that models/tiny knows, flat or in chat's form. */
@@ -59,7 +44,7 @@ static json_t *with_tools(json_t *body, bool flat)
         }
         json_array_append_new(tools, tool);
     }
-    return with(body, "{s:o}", "tools", tools);
+    return json_with(body, "{s:o}", "tools", tools);
 }
 
 static answer_t post(json_t *body)
@@ -70,7 +55,7 @@ static answer_t post(json_t *body)
 /* The events of a streamed request. */
 static json_t *stream(json_t *body)
 {
-    answer_t a = post(with(body, "{s:b}", "stream", 1));
+    answer_t a = post(json_with(body, "{s:b}", "stream", 1));
     assert_non_null(strstr(a.headers, "Content-Type: text/event-stream"));
     json_t *events = response_events(a.body);
     answer_clear(&a);
@@ -89,8 +74,8 @@ static void expect_text(const json_t *response, const char *expected)
 static void a_response_has_its_shape(void **state)
 {
     (void)state;
-    answer_t a = post(with(ask(river), "{s:s, s:s, s:{s:s}, s:s}", "instructions", "Be short.",
-                           "user", "me", "metadata", "a", "b", "prompt_cache_key", "k"));
+    answer_t a = post(json_with(ask(river), "{s:s, s:s, s:{s:s}, s:s}", "instructions", "Be short.",
+                                "user", "me", "metadata", "a", "b", "prompt_cache_key", "k"));
     const json_t *r = a.json;
     assert_int_equal(strncmp(text_at(r, "id"), "resp_", 5), 0);
     assert_string_equal(text_at(r, "object"), "response");
@@ -140,14 +125,14 @@ static void a_stream_says_the_same(void **state)
     (void)state;
     json_t *bodies[] = {
         ask(river),
-        with(ask(river), "{s:i}", "max_output_tokens", 20),
-        with(ask(river), "{s:i}", "max_output_tokens", 40),
+        json_with(ask(river), "{s:i}", "max_output_tokens", 20),
+        json_with(ask(river), "{s:i}", "max_output_tokens", 40),
         with_tools(ask(question), true),
-        with(with_tools(ask(question), true), "{s:i, s:b}", "max_output_tokens", 20,
-             "enable_thinking", 0),
-        with(ask(river), "{s:[s], s:i}", "include", "message.output_text.logprobs", "top_logprobs",
-             2),
-        with(ask(river), "{s:{s:s}, s:s}", "reasoning", "effort", "none", "stop", " of water"),
+        json_with(with_tools(ask(question), true), "{s:i, s:b}", "max_output_tokens", 20,
+                  "enable_thinking", 0),
+        json_with(ask(river), "{s:[s], s:i}", "include", "message.output_text.logprobs",
+                  "top_logprobs", 2),
+        json_with(ask(river), "{s:{s:s}, s:s}", "reasoning", "effort", "none", "stop", " of water"),
     };
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
         answer_t a = post(json_deep_copy(bodies[i]));
@@ -165,8 +150,8 @@ static void a_stream_says_the_same(void **state)
 static void lengths_make_it_incomplete(void **state)
 {
     (void)state;
-    answer_t a = post(
-        with(ask(river), "{s:i, s:{s:s}}", "max_output_tokens", 5, "reasoning", "effort", "none"));
+    answer_t a = post(json_with(ask(river), "{s:i, s:{s:s}}", "max_output_tokens", 5, "reasoning",
+                                "effort", "none"));
     assert_string_equal(text_at(a.json, "status"), "incomplete");
     assert_string_equal(text_at(a.json, "incomplete_details.reason"), "max_output_tokens");
     assert_int_equal(int_at(a.json, "max_output_tokens"), 5);
@@ -178,8 +163,9 @@ static void lengths_make_it_incomplete(void **state)
 static void log_probabilities_come_on_request(void **state)
 {
     (void)state;
-    answer_t a = post(with(ask(river), "{s:[s,s], s:i}", "include", "reasoning.encrypted_content",
-                           "message.output_text.logprobs", "top_logprobs", 3));
+    answer_t a =
+        post(json_with(ask(river), "{s:[s,s], s:i}", "include", "reasoning.encrypted_content",
+                       "message.output_text.logprobs", "top_logprobs", 3));
     const json_t *list = json_at(a.json, "output.1.content.0.logprobs");
     char text[256] = "";
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -198,8 +184,8 @@ static void progress_is_told_on_request(void **state)
     char text[3000] = "Tell me more.";
     while (strlen(text) < 2900) strcat(text, " And more.");
     json_t *events =
-        stream(with(ask(text), "{s:{s:b, s:b}, s:i}", "stream_options", "include_progress", 1,
-                    "include_obfuscation", 0, "max_output_tokens", 1));
+        stream(json_with(ask(text), "{s:{s:b, s:b}, s:i}", "stream_options", "include_progress", 1,
+                         "include_obfuscation", 0, "max_output_tokens", 1));
     int64_t done = 0, total = 0;
     for (size_t i = 0; i < json_array_size(events); i++) {
         const json_t *progress = json_at(json_array_get(events, i), "progress");
@@ -215,10 +201,10 @@ static void progress_is_told_on_request(void **state)
 static void answers_are_of_a_schema(void **state)
 {
     (void)state;
-    answer_t a = post(with(ask(river), "{s:{s:{s:s, s:s, s:{s:s, s:{s:{s:[s,s]}}, s:[s], s:b}}}}",
-                           "text", "format", "type", "json_schema", "name", "it", "schema", "type",
-                           "object", "properties", "kind", "enum", "lake", "stream", "required",
-                           "kind", "additionalProperties", 0));
+    answer_t a = post(json_with(
+        ask(river), "{s:{s:{s:s, s:s, s:{s:s, s:{s:{s:[s,s]}}, s:[s], s:b}}}}", "text", "format",
+        "type", "json_schema", "name", "it", "schema", "type", "object", "properties", "kind",
+        "enum", "lake", "stream", "required", "kind", "additionalProperties", 0));
     char *text = response_text(a.json);
     json_t *value = json_loads(text, 0, NULL);
     const char *kind = text_at(value, "kind");
@@ -227,8 +213,8 @@ static void answers_are_of_a_schema(void **state)
     json_decref(value);
     free(text);
     answer_clear(&a);
-    a = post(with(ask(river), "{s:{s:{s:s}}, s:i}", "text", "format", "type", "json_object",
-                  "max_output_tokens", 60));
+    a = post(json_with(ask(river), "{s:{s:{s:s}}, s:i}", "text", "format", "type", "json_object",
+                       "max_output_tokens", 60));
     text = response_text(a.json);
     assert_true(*text == '{' || *text == '\0');
     free(text);
@@ -256,30 +242,31 @@ static void tool_choice_is_kept_to(void **state)
 {
     (void)state;
     for (int thinking = 0; thinking < 2; thinking++) {
-        answer_t a = post(with(with_tools(ask(river), true), "{s:s, s:b}", "tool_choice",
-                               "required", "enable_thinking", thinking));
+        answer_t a = post(json_with(with_tools(ask(river), true), "{s:s, s:b}", "tool_choice",
+                                    "required", "enable_thinking", thinking));
         assert_non_null(response_call(a.json, 0));
         answer_clear(&a);
-        a = post(with(with_tools(ask(question), true), "{s:{s:s, s:s}, s:b}", "tool_choice", "type",
-                      "function", "name", "get_time", "enable_thinking", thinking));
+        a = post(json_with(with_tools(ask(question), true), "{s:{s:s, s:s}, s:b}", "tool_choice",
+                           "type", "function", "name", "get_time", "enable_thinking", thinking));
         assert_string_equal(text_at(response_call(a.json, 0), "name"), "get_time");
         assert_null(response_call(a.json, 1));
         answer_clear(&a);
-        a = post(with(with_tools(ask(question), true), "{s:s, s:b}", "tool_choice", "none",
-                      "enable_thinking", thinking));
+        a = post(json_with(with_tools(ask(question), true), "{s:s, s:b}", "tool_choice", "none",
+                           "enable_thinking", thinking));
         assert_null(response_call(a.json, 0));
         answer_clear(&a);
         static const char *const modes[] = {"auto", "required"};
         for (int i = 0; i < 2; i++) { /* it would call the other one */
-            a = post(with(with_tools(ask(question), true), "{s:{s:s, s:s, s:[{s:s, s:s}]}, s:b}",
-                          "tool_choice", "type", "allowed_tools", "mode", modes[i], "tools", "type",
-                          "function", "name", "get_time", "enable_thinking", thinking));
+            a = post(json_with(with_tools(ask(question), true),
+                               "{s:{s:s, s:s, s:[{s:s, s:s}]}, s:b}", "tool_choice", "type",
+                               "allowed_tools", "mode", modes[i], "tools", "type", "function",
+                               "name", "get_time", "enable_thinking", thinking));
             assert_string_equal(text_at(response_call(a.json, 0), "name"), "get_time");
             answer_clear(&a);
         }
     }
-    answer_t a = post(with(with_tools(ask(question), true), "{s:b, s:s}", "parallel_tool_calls", 0,
-                           "tool_choice", "required"));
+    answer_t a = post(json_with(with_tools(ask(question), true), "{s:b, s:s}",
+                                "parallel_tool_calls", 0, "tool_choice", "required"));
     assert_null(response_call(a.json, 1));
     assert_true(json_is_false(json_at(a.json, "parallel_tool_calls")));
     answer_clear(&a);
@@ -289,8 +276,8 @@ static void a_strict_function_gets_what_it_asks_for(void **state)
 {
     (void)state;
     for (int seed = 0; seed < 3; seed++) {
-        answer_t a =
-            post(with(ask(river),
+        answer_t a = post(
+            json_with(ask(river),
                       "{s:[{s:s, s:s, s:b, s:{s:s, s:{s:{s:[s,s]}}, s:[s], s:b}}], s:s, s:f, s:i}",
                       "tools", "type", "function", "name", "pick", "strict", 1, "parameters",
                       "type", "object", "properties", "size", "enum", "small", "large", "required",
@@ -465,7 +452,7 @@ static void a_tool_loop_reads_only_what_is_new(void **state)
         char text[64];
         snprintf(text, sizeof text, "What is the weather in %s?", cities[way]);
         json_t *input = json_pack("[{s:s, s:s}]", "role", "user", "content", text);
-        answer_t a = post(with(with_tools(ask(""), true), "{s:O}", "input", input));
+        answer_t a = post(json_with(with_tools(ask(""), true), "{s:O}", "input", input));
         const json_t *output = json_at(a.json, "output"), *call = response_call(a.json, 0);
         for (size_t i = 0; i < json_array_size(output); i++) {
             json_t *item = json_deep_copy(json_array_get(output, i));
@@ -477,7 +464,7 @@ static void a_tool_loop_reads_only_what_is_new(void **state)
         json_array_append_new(input, json_pack("{s:s, s:s, s:s}", "type", "function_call_output",
                                                "call_id", text_at(call, "call_id"), "output",
                                                "sunny, 21 degrees"));
-        answer_t b = post(with(with_tools(ask(""), true), "{s:O}", "input", input));
+        answer_t b = post(json_with(with_tools(ask(""), true), "{s:O}", "input", input));
         int64_t known =
             int_at(a.json, "usage.input_tokens") + int_at(a.json, "usage.output_tokens");
         assert_true(cached(&b) >= known - 2 && cached(&b) <= known);
@@ -507,9 +494,9 @@ static void the_next_turn_is_known_too(void **state)
     json_t *input = json_pack("[{s:s, s:s}]", "role", "user", "content", "What is a bridge?");
     json_array_extend(input, json_at(a.json, "output"));
     json_array_append_new(input, json_pack("{s:s, s:s}", "role", "user", "content", "Why?"));
-    answer_t b = post(with(ask(""), "{s:O}", "input", input));
+    answer_t b = post(json_with(ask(""), "{s:O}", "input", input));
     assert_true(cached(&b) >= int_at(a.json, "usage.input_tokens") - 8);
-    answer_t again = post(with(ask(""), "{s:o}", "input", input));
+    answer_t again = post(json_with(ask(""), "{s:o}", "input", input));
     assert_int_equal(cached(&again), int_at(again.json, "usage.input_tokens"));
     answer_clear(&a);
     answer_clear(&b);
@@ -523,8 +510,8 @@ static void work_outlives_its_client(void **state)
     static char text[3600];
     strcpy(text, "What is a house?");
     while (strlen(text) < 3500) strcat(text, " I want to know it.");
-    json_t *body =
-        with(ask(text), "{s:b, s:{s:b}}", "stream", 1, "stream_options", "include_progress", 1);
+    json_t *body = json_with(ask(text), "{s:b, s:{s:b}}", "stream", 1, "stream_options",
+                             "include_progress", 1);
     char *dump = json_dumps(body, 0);
     json_decref(body);
     /* More than the two events before any work; progress comes with the first piece. */
@@ -533,7 +520,7 @@ static void work_outlives_its_client(void **state)
     answer_clear(&a);
     free(dump);
     client_wait_for(s, "calla_choices_running", 0);
-    a = post(with(ask(text), "{s:i}", "max_output_tokens", 1));
+    a = post(json_with(ask(text), "{s:i}", "max_output_tokens", 1));
     assert_true(cached(&a) >= 32); /* the shortest piece */
     answer_clear(&a);
 }
@@ -565,7 +552,7 @@ static void endpoints_are_counted(void **state)
     static const char name[] =
         "calla_endpoint_requests_total{method=\"POST\",path=\"/v1/responses\",status=\"2xx\"}";
     double before = client_metric(s, name);
-    answer_t a = post(with(ask("Hi"), "{s:i}", "max_output_tokens", 1));
+    answer_t a = post(json_with(ask("Hi"), "{s:i}", "max_output_tokens", 1));
     /* Counted when the connection's thread is done: earlier ones may come late, too. */
     client_wait_for_least(s, name, before + 1);
     answer_clear(&a);
@@ -580,9 +567,9 @@ static void the_log_names_what_was_ignored(void **state)
     server_options options = client_options();
     options.log = file, options.log_json = true;
     server *logged = client_start(&options);
-    answer_t a = client_post_json(
-        logged, 200, path,
-        with(ask("Hi"), "{s:i, s:[{s:s}]}", "max_output_tokens", 1, "tools", "type", "web_search"));
+    answer_t a = client_post_json(logged, 200, path,
+                                  json_with(ask("Hi"), "{s:i, s:[{s:s}]}", "max_output_tokens", 1,
+                                            "tools", "type", "web_search"));
     client_stop(logged);
     fclose(file);
     const char *line = strstr(text, "\"/v1/responses\"");

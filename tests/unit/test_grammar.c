@@ -8,24 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static calla_tokenizer *tokenizer;
-static token_trie *tokens;
 static calla_error err;
-
-static int setup(void **state)
-{
-    (void)state;
-    open_tokens(&tokenizer, &tokens);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    token_trie_free(tokens);
-    calla_tokenizer_close(tokenizer);
-    return 0;
-}
 
 static grammar *make(const json_t *schema)
 {
@@ -244,7 +227,7 @@ static void what_cannot_be_held_is_refused_by_name(void **state)
 static int32_t token_of(char c)
 {
     calla_tokens ids;
-    assert_ok(calla_tokenizer_encode(tokenizer, &c, 1, NULL, 0, &ids, &err), &err);
+    assert_ok(calla_tokenizer_encode(tokens->tokenizer, &c, 1, NULL, 0, &ids, &err), &err);
     int32_t id = ids.ids[0];
     calla_tokens_free(&ids);
     return id;
@@ -770,5 +753,5 @@ int main(void)
         cmocka_unit_test(many_alternatives_stay_right),
         cmocka_unit_test(after_reasoning_a_gap_comes_first),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, open_tokens, close_tokens);
 }

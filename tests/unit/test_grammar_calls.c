@@ -10,24 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static calla_tokenizer *tokenizer;
-static token_trie *tokens;
 static calla_error err;
-
-static int setup(void **state)
-{
-    (void)state;
-    open_tokens(&tokenizer, &tokens);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    token_trie_free(tokens);
-    calla_tokenizer_close(tokenizer);
-    return 0;
-}
 
 /* ---- calls read back ---- */
 
@@ -391,5 +374,5 @@ int main(void)
         cmocka_unit_test(what_cannot_be_held_is_refused_by_name),
         cmocka_unit_test(hostile_tools_end_soon),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, open_tokens, close_tokens);
 }

@@ -7,24 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static calla_tokenizer *tokenizer;
-static token_trie *tokens;
 static calla_error err;
-
-static int setup(void **state)
-{
-    (void)state;
-    open_tokens(&tokenizer, &tokens);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    token_trie_free(tokens);
-    calla_tokenizer_close(tokenizer);
-    return 0;
-}
 
 static void accept_again(matcher *m, const strbuf *text)
 {
@@ -188,5 +171,5 @@ int main(void)
         cmocka_unit_test(masks_of_calls),
         cmocka_unit_test(sets_have_the_tokens_and_are_bounded),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, open_tokens, close_tokens);
 }

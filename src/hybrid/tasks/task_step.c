@@ -1,5 +1,6 @@
 /* One step of a task: where it runs, and what comes of it. */
 #include "base/clock.h"
+#include "hybrid/chat_answer.h"
 #include "hybrid/tasks/task_runner_private.h"
 
 #include <poll.h>
@@ -277,16 +278,14 @@ static bool take_content(const strbuf *body, task_answer *a, hybrid_progress *pr
                                   .bytes_sent = 1,
                                   .message = "the cloud's answer has no content"};
     if (json_parse_text(text, body->n, "", &value, NULL) != CALLA_OK) return false;
-    const json_t *choice = json_array_get(json_object_get(value, "choices"), 0);
-    const json_t *content = json_object_get(json_object_get(choice, "message"), "content");
+    chat_answer said = chat_answer_read(value);
     const json_t *usage = json_object_get(value, "usage");
     const json_t *input = json_object_get(usage, "prompt_tokens");
     const json_t *output = json_object_get(usage, "completion_tokens");
-    *a = (task_answer){.text = json_is_string(content) ? strdup(json_string_value(content)) : NULL,
-                       .n_bytes = json_string_length(content),
+    *a = (task_answer){.text = said.content ? strdup(json_string_value(said.content)) : NULL,
                        .input_tokens = json_is_integer(input) ? json_integer_value(input) : -1,
                        .output_tokens = json_is_integer(output) ? json_integer_value(output) : -1,
-                       .cut = json_is_text(json_object_get(choice, "finish_reason"), "length")};
+                       .cut = said.cut};
     if (a->text) a->n_bytes = strlen(a->text); /* a NUL would end it in the store */
     json_decref(value);
     return a->text != NULL;
