@@ -97,6 +97,7 @@ if [ -w /dev/full ]; then
     grep -q "cannot write to standard output" err || fail "full disk: $(cat err)"
 fi
 for signal in INT:130 TERM:143; do
+    rm -f out # or what was there before it counts as something generated
     "$calla" run -m model --ctx 32768 -p "Hello" --show-thinking "${ban[@]}" >out 2>err &
     pid=$!
     await $pid test -s out
