@@ -103,7 +103,7 @@ static run_cloud_result take_answer(const hybrid_progress *p, const strbuf *out,
     json_t *answer = NULL;
     if (p->state == HYBRID_FAILED) {
         if (p->may_fall_back) {
-            hybrid_plan_add_reason(plan, "%s", p->message);
+            hybrid_add_reason(plan->reasons, "%s", p->message);
             print_reasons(plan, "answered here");
             return RUN_LOCAL;
         }

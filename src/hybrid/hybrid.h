@@ -113,7 +113,8 @@ calla_status hybrid_look_between(hybrid *h, const hybrid_request *request,
 json_t *hybrid_plan_note(const hybrid_plan *plan, const char *route);
 /* [{"category", "kind", "action", "where", "excerpt"} ...], the first hundred. */
 json_t *hybrid_plan_findings(const hybrid_plan *plan);
-void hybrid_plan_add_reason(hybrid_plan *plan, const char *format, ...)
+/* A reason more, tidied as errors are. */
+void hybrid_add_reason(json_t *reasons, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 /* ---- exchanges ---- */

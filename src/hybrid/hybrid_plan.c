@@ -21,7 +21,7 @@ void hybrid_plan_free(hybrid_plan *plan)
     *plan = (hybrid_plan){0};
 }
 
-void hybrid_plan_add_reason(hybrid_plan *plan, const char *format, ...)
+void hybrid_add_reason(json_t *reasons, const char *format, ...)
 {
     calla_error text; /* for its tidying */
     char reason[256];
@@ -30,7 +30,7 @@ void hybrid_plan_add_reason(hybrid_plan *plan, const char *format, ...)
     vsnprintf(reason, sizeof reason, format, args);
     va_end(args);
     error_set(&text, CALLA_ERR_INPUT, "%s", reason);
-    json_array_append_new(plan->reasons, json_string(text.message));
+    json_array_append_new(reasons, json_string(text.message));
 }
 
 json_t *hybrid_plan_note(const hybrid_plan *plan, const char *route)
@@ -152,8 +152,8 @@ static void add_findings_reason(hybrid_plan *plan, policy_action action)
                  detect_category_name((detect_category)c));
     }
     if (*text)
-        hybrid_plan_add_reason(plan, "%s: %s%s", text, policy_action_name(action),
-                               fixed ? " (some where no placeholder can stand)" : "");
+        hybrid_add_reason(plan->reasons, "%s: %s%s", text, policy_action_name(action),
+                          fixed ? " (some where no placeholder can stand)" : "");
 }
 
 /* Whether the policy sends such a request here, sensitive or not. */
@@ -162,14 +162,14 @@ static bool prefers_local(hybrid_plan *plan)
     const policy *p = plan->policy;
     if (plan->only_cloud) return false;
     if (plan->out.has_tools && p->tools == TOOLS_TO_LOCAL)
-        hybrid_plan_add_reason(plan, "the request has tools: the policy answers those here");
+        hybrid_add_reason(plan->reasons, "the request has tools: the policy answers those here");
     else if (plan->out.has_tools && p->tools == TOOLS_TO_CLOUD)
         return false;
     else if (p->local_up_to_bytes > 0 && (int64_t)plan->out.n_text_bytes <= p->local_up_to_bytes)
-        hybrid_plan_add_reason(plan, "%zu bytes of text: the policy answers up to %lld here",
-                               plan->out.n_text_bytes, (long long)p->local_up_to_bytes);
+        hybrid_add_reason(plan->reasons, "%zu bytes of text: the policy answers up to %lld here",
+                          plan->out.n_text_bytes, (long long)p->local_up_to_bytes);
     else if (p->prefer == PREFER_LOCAL)
-        hybrid_plan_add_reason(plan, "the policy prefers the local model");
+        hybrid_add_reason(plan->reasons, "the policy prefers the local model");
     else
         return false;
     return true;
@@ -199,13 +199,14 @@ static calla_status settle_consent(hybrid *h, hybrid_plan *plan, const char *tok
     int64_t now = clock_ns(), seconds = plan->policy->consent_s;
     if (token &&
         consent_use(h->consents, &subject, token, now, plan->consent_id) == CONSENT_GIVEN) {
-        hybrid_plan_add_reason(plan, "agreed to by consent %s", plan->consent_id);
+        hybrid_add_reason(plan->reasons, "agreed to by consent %s", plan->consent_id);
         *given = true;
         return CALLA_OK;
     }
     if (token)
-        hybrid_plan_add_reason(plan, "the consent sent with it is not one for this request, or was "
-                                     "used, or is too old");
+        hybrid_add_reason(plan->reasons,
+                          "the consent sent with it is not one for this request, or was "
+                          "used, or is too old");
     plan->token_until = time(NULL) + seconds;
     return consent_offer(h->consents, &subject, now + seconds * 1000000000, plan->token, err);
 }
@@ -240,7 +241,8 @@ static calla_status look_again(hybrid *h, const hybrid_request *q, hybrid_plan *
     if (q->ask) CALLA_TRY(outbound_judge(&plan->out, &with, p, client, &sure, err));
     if (q->ask && sure) return CALLA_OK;
     *unsure = (policy_action)p->model_check_unsure;
-    hybrid_plan_add_reason(plan, "the local model is not sure: %s", policy_action_name(*unsure));
+    hybrid_add_reason(plan->reasons, "the local model is not sure: %s",
+                      policy_action_name(*unsure));
     if (*unsure > plan->out.action) plan->out.action = *unsure;
     return CALLA_OK;
 }
@@ -269,7 +271,7 @@ static calla_status decide(hybrid *h, const hybrid_request *q, hybrid_plan *plan
         hybrid_count(&h->counts.asked, 1);
         return note_kept(h, plan, err);
     }
-    if (plan->out.n_findings == 0) hybrid_plan_add_reason(plan, "nothing sensitive was found");
+    if (plan->out.n_findings == 0) hybrid_add_reason(plan->reasons, "nothing sensitive was found");
     if (has_action(&plan->out, POLICY_REDACT)) CALLA_TRY(replace(h, plan, err));
     CALLA_TRY(outbound_write(&plan->out, &plan->text, err));
     plan->route = HYBRID_CLOUD;
@@ -330,12 +332,12 @@ calla_status hybrid_plan_make(hybrid *h, const hybrid_request *q, hybrid_plan *p
     name_client(plan, client, q);
     client = narrow_rules(plan->policy, client, q, &narrow);
     if (client && !client->may_use_cloud) {
-        hybrid_plan_add_reason(plan, "the policy keeps this client's requests here");
+        hybrid_add_reason(plan->reasons, "the policy keeps this client's requests here");
         return stay(h, plan, err);
     }
     calla_status status = outbound_build(q->body, h->model, &plan->out, err);
     if (status == CALLA_ERR_INPUT && !q->only_cloud) {
-        hybrid_plan_add_reason(plan, "it has something that cannot be checked");
+        hybrid_add_reason(plan->reasons, "it has something that cannot be checked");
         return stay(h, plan, err);
     }
     if (status != CALLA_OK) return status;

@@ -105,7 +105,7 @@ static cloud_result go_local(http_request *r, const hybrid_plan *plan, api_error
 
 static cloud_result fall_back(http_request *r, cloud_answer *a, api_error *e)
 {
-    hybrid_plan_add_reason(&a->plan, "%s: answered here instead", a->progress.message);
+    hybrid_add_reason(a->plan.reasons, "%s: answered here instead", a->progress.message);
     metrics_add(&hybrid_get_counts(r->server->hybrid)->fell_back, 1);
     return go_local(r, &a->plan, e);
 }

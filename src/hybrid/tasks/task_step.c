@@ -4,7 +4,6 @@
 #include "hybrid/tasks/task_runner_private.h"
 
 #include <poll.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,19 +33,6 @@ typedef struct step {
     task_usage most; /* that an attempt may use */
 } step;
 
-static void add_reason(step *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void add_reason(step *s, const char *format, ...)
-{
-    calla_error text; /* for its tidying */
-    char reason[256];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(reason, sizeof reason, format, args);
-    va_end(args);
-    error_set(&text, CALLA_ERR_INPUT, "%s", reason);
-    json_array_append_new(s->reasons, json_string(text.message));
-}
-
 /* ---- what is sensitive ---- */
 
 static calla_status look(const step *s, const char *text, size_t n_bytes, policy_action *strictest,
@@ -62,7 +48,7 @@ static void add_sensitive(step *s, const char *what, bool kept)
 {
     s->sensitive = true;
     s->kept = s->kept || kept;
-    add_reason(s, kept ? "%s is sensitive" : "%s has to be asked about", what);
+    hybrid_add_reason(s->reasons, kept ? "%s is sensitive" : "%s has to be asked about", what);
 }
 
 /* Whether somebody may still be asked. */
@@ -149,7 +135,7 @@ static bool is_affordable(step *s, const hybrid_plan *plan)
     const task_budget *b = &s->budget;
     int64_t n_input = task_count_tokens(plan->out.request); /* with its placeholders */
     if (b->tokens >= 0 && s->w->tokens_used + n_input + s->most.output_tokens > b->tokens) {
-        add_reason(s, "its placeholders go beyond the budget of tokens");
+        hybrid_add_reason(s->reasons, "its placeholders go beyond the budget of tokens");
         return false;
     }
     s->most.input_tokens = n_input;
@@ -159,12 +145,14 @@ static bool is_affordable(step *s, const hybrid_plan *plan)
     }
     if (b->cost < 0) return true;
     if (!price)
-        add_reason(s, "the task has a budget of money, and the policy no price for %s", model);
+        hybrid_add_reason(s->reasons,
+                          "the task has a budget of money, and the policy no price for %s", model);
     else if (b->currency && strcmp(b->currency, price->currency) != 0)
-        add_reason(s, "the task's budget is in %s, the price in %s", b->currency, price->currency);
+        hybrid_add_reason(s->reasons, "the task's budget is in %s, the price in %s", b->currency,
+                          price->currency);
     else if (s->w->cost_used + s->most.cost > b->cost)
-        add_reason(s, "it might cost %.6g %s, of the task's budget are %.6g left", s->most.cost,
-                   price->currency, b->cost - s->w->cost_used);
+        hybrid_add_reason(s->reasons, "it might cost %.6g %s, of the task's budget are %.6g left",
+                          s->most.cost, price->currency, b->cost - s->w->cost_used);
     else
         return true;
     return false;
@@ -323,7 +311,7 @@ static calla_status fail_there(step *s, int64_t attempt, const hybrid_progress *
     CALLA_TRY(task_store_give_up(store, s->w, attempt, "failed", is_free ? &nothing : NULL,
                                  p->message, err));
     if (!p->may_fall_back) return task_store_fail(store, s->w, p->code, p->message, err);
-    add_reason(s, "%s: run here instead", p->message);
+    hybrid_add_reason(s->reasons, "%s: run here instead", p->message);
     if (!is_free) s->w->tokens_used += s->most.input_tokens + s->most.output_tokens;
     CALLA_TRY(take_budget(s, &enough, err));
     return enough ? run_here(s, err) : CALLA_OK;
@@ -364,17 +352,18 @@ static calla_status send(step *s, hybrid_plan *plan, calla_error *err)
 static bool may_leave(step *s)
 {
     if (s->w->kind == TASK_STEP_PLAN)
-        add_reason(s, "plans are made here");
+        hybrid_add_reason(s->reasons, "plans are made here");
     else if (s->w->kind == TASK_STEP_MERGE)
-        add_reason(s, "results are put together here");
+        hybrid_add_reason(s->reasons, "results are put together here");
     else if (!s->w->wants_cloud)
-        add_reason(s, "the plan runs it here");
+        hybrid_add_reason(s->reasons, "the plan runs it here");
     else if (!s->r->options.hybrid)
-        add_reason(s, "there is no cloud");
+        hybrid_add_reason(s->reasons, "there is no cloud");
     else if (!s->rules.may_use_cloud)
-        add_reason(s, "the task's policy keeps it here");
+        hybrid_add_reason(s->reasons, "the task's policy keeps it here");
     else if (s->sensitive && !may_ask(s))
-        add_reason(s, s->rules.waits ? "nobody agreed to its leaving" : "nobody is to be asked");
+        hybrid_add_reason(s->reasons, s->rules.waits ? "nobody agreed to its leaving"
+                                                     : "nobody is to be asked");
     else
         return !s->kept;
     return false;
@@ -413,7 +402,7 @@ static calla_status run_by_plan(step *s, hybrid_plan *plan, calla_error *err)
     if (plan->route == HYBRID_ASK && may_ask(s)) return ask_user(s, plan, err);
     if (plan->route == HYBRID_CLOUD && is_affordable(s, plan)) return send(s, plan, err);
     if (plan->route != HYBRID_CLOUD) json_array_extend(s->reasons, plan->reasons);
-    if (plan->route == HYBRID_ASK) add_reason(s, "nobody agreed to its leaving");
+    if (plan->route == HYBRID_ASK) hybrid_add_reason(s->reasons, "nobody agreed to its leaving");
     return run_here(s, err);
 }
 
@@ -450,7 +439,7 @@ static calla_status run_anywhere(step *s, calla_error *err)
     if (status == CALLA_OK && enough && made == CALLA_OK) {
         status = run_by_plan(s, &plan, err);
     } else if (status == CALLA_OK && enough) { /* nor if there is no audit, or no memory */
-        add_reason(s, "it could not be checked: %s", why.message);
+        hybrid_add_reason(s->reasons, "it could not be checked: %s", why.message);
         s->sensitive = true;
         status = run_here(s, err);
     }

@@ -388,6 +388,12 @@ static calla_status find(task_store *s, task_owner owner, const char *id, task_s
     return status;
 }
 
+/* What becomes of a command for a task of one stage. */
+static task_result result_at(task_stage stage, task_stage wanted)
+{
+    return stage == STAGE_NONE ? TASK_UNKNOWN : stage == wanted ? TASK_OK : TASK_WRONG_STATE;
+}
+
 static calla_status set_paused(task_store *s, const char *id, int64_t paused, calla_error *err)
 {
     int64_t n;
@@ -409,14 +415,10 @@ static calla_status cancel(task_store *s, const char *id, calla_error *err)
 static calla_status run_command(task_store *s, const char *id, task_stage stage,
                                 task_command command, task_result *result, calla_error *err)
 {
-    *result = stage == STAGE_NONE ? TASK_UNKNOWN : TASK_OK;
-    if (stage == STAGE_NONE) return CALLA_OK;
+    *result = result_at(stage, command == TASK_DELETE ? stage : STAGE_WAITS);
+    if (*result != TASK_OK) return CALLA_OK;
     if (command == TASK_DELETE)
         return task_exec(s, NULL, err, "DELETE FROM tasks WHERE id = ?", "s", id);
-    if (stage != STAGE_WAITS) {
-        *result = TASK_WRONG_STATE;
-        return CALLA_OK;
-    }
     if (command == TASK_CANCEL) return cancel(s, id, err);
     return set_paused(s, id, command == TASK_PAUSE, err);
 }
@@ -449,10 +451,7 @@ calla_status task_store_set_priority(task_store *s, task_owner owner, const char
     int64_t round;
     CALLA_TRY(task_begin(s, err));
     calla_status status = find(s, owner, id, &stage, &round, err);
-    if (status == CALLA_OK)
-        *result = stage == STAGE_NONE    ? TASK_UNKNOWN
-                  : stage == STAGE_WAITS ? TASK_OK
-                                         : TASK_WRONG_STATE;
+    if (status == CALLA_OK) *result = result_at(stage, STAGE_WAITS);
     if (status == CALLA_OK && *result == TASK_OK)
         status =
             task_exec(s, NULL, err, "UPDATE tasks SET priority = ?, updated_ms = ? WHERE id = ?",
@@ -480,10 +479,7 @@ calla_status task_store_follow_up(task_store *s, task_owner owner, const char *i
     int64_t round = 0;
     CALLA_TRY(task_begin(s, err));
     calla_status status = find(s, owner, id, &stage, &round, err);
-    if (status == CALLA_OK)
-        *result = stage == STAGE_NONE   ? TASK_UNKNOWN
-                  : stage == STAGE_DONE ? TASK_OK
-                                        : TASK_WRONG_STATE;
+    if (status == CALLA_OK) *result = result_at(stage, STAGE_DONE);
     if (status == CALLA_OK && *result == TASK_OK)
         status = follow_up(s, id, round + 1, instructions, err);
     return task_commit(s, status, true, err);
