@@ -4,14 +4,6 @@
 
 const task_owner task_all;
 
-json_t *json_of(const char *text)
-{
-    json_error_t why;
-    json_t *value = json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
-    if (!value) fail_msg("%s: %s", why.text, text);
-    return value;
-}
-
 void pause_us(int64_t us)
 {
     const struct timespec t = {.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000};

@@ -8,6 +8,7 @@
 #include "hybrid/tasks/task_plan.h"
 #include "hybrid/tasks/task_runner.h"
 #include "support/files.h"
+#include "support/json_text.h"
 #include "support/support.h"
 
 #include <pthread.h>
@@ -19,8 +20,6 @@
 
 extern const task_owner task_all;
 
-/* To be freed; it fails if there is no JSON. */
-json_t *json_of(const char *text);
 void pause_us(int64_t us);
 /* By path: keys and indices divided by '.'; borrowed. */
 json_t *path_in(const json_t *value, const char *path);
