@@ -201,15 +201,15 @@ __device__ static inline void fill_ring(token_state &t)
 
 /* ---- the others ---- */
 
-/* The head's strips, three at a time in turn into two halves of `parts`. */
+/* The head's strips, four at a time in turn into two halves of `parts`. */
 __device__ static inline void run_head(token_state &t)
 {
-    enum { AT_A_TIME = 3 };
+    enum { AT_A_TIME = MOST_STRIPS / 2 };
     const token_args &a = *t.a;
     const int blocks = t.n_clusters * RANKS, output = threadIdx.x / 4;
     const int n_strips = (a.n_vocab + W4_STRIP_ROWS - 1) / W4_STRIP_ROWS;
     float2 factor[2], v[2];
-    held_group x[2];
+    held_groups x;
     float r = 0;
     load_norm(factor, a.final_norm);
     load_input(t, v, factor);
@@ -218,10 +218,8 @@ __device__ static inline void run_head(token_state &t)
 #pragma unroll 1
     for (int first = block_index(t); first < n_strips; first += AT_A_TIME * blocks) {
         const int n = min((n_strips - first + blocks - 1) / blocks, (int)AT_A_TIME);
-        if (n == AT_A_TIME)
-            multiply_strips<AT_A_TIME>(t, x, half);
-        else
-            for (int i = 0; i < n; i++) multiply_strips<1>(t, x, half + i);
+#pragma unroll 1
+        for (int i = 0; i < n; i += 2) multiply_strips(t, x, half + i, min(n - i, 2));
         sync_threads<CONSUMER_THREADS>();
         if (first == block_index(t)) r = norm_factor(t, a.end);
         const int row =

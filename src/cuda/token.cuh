@@ -21,7 +21,7 @@ enum {
     MOST_HEADS = 2,     /* of a cluster */
     HEAD_ROWS = 768,    /* q, k 128, v, z 256 */
     SLOTS = 16,         /* partial sums of a column */
-    MOST_STRIPS = 7,    /* products of a block between two reductions */
+    MOST_STRIPS = 8,    /* products of a block between two reductions */
     KV_CHUNK = 256,     /* tokens between two rescalings of a softmax */
     STAGE_TOKENS = 32,  /* rows of K or V in a stage */
     KV_STRIDE = 576,    /* bytes between them: no two of a half warp in one bank */
@@ -148,11 +148,17 @@ __device__ static inline void give_stage(token_state &t)
     next_stage(t);
 }
 
-/* ---- rounded inputs, products ---- */
+/* ---- rounded inputs, products ----
+ *
+ * A product of the tensor cores has eight columns, and a rounded group needs two. So a warp
+ * multiplies four blocks, each by its own group, into one sum: block j by a matrix that has the
+ * group's planes in the columns 2j and 2j + 1 and zeros beside them. Then the lanes with
+ * l % 4 = j have block j's sums, and what follows the products is done once for four blocks. */
 
-/* A group of 64 inputs as the lanes of a warp hold it. */
-struct held_group {
-    uint4 plane;
+/* Four rounded groups as the lanes of a warp hold them: words[j] are the planes of group j in lanes
+ * l with l / 8 = j, else zero; scale and sum are those of group l % 4. */
+struct held_groups {
+    uint32_t words[4][4];
     float scale, sum;
 };
 
@@ -180,87 +186,116 @@ __device__ static inline uint32_t round_group(float2 v, float &scale, float &sum
     return lane & 4 ? low : high;
 }
 
-/* For this warp alone. */
-__device__ static inline void hold_groups(held_group (&x)[2], const float2 (&v)[2])
+__device__ static inline void place_planes(held_groups &x, uint4 plane)
 {
-    const int from = threadIdx.x & 7;
+    const int own = threadIdx.x % WARP / 8;
 #pragma unroll
-    for (int u = 0; u < 2; u++) {
-        const uint32_t word = round_group(v[u], x[u].scale, x[u].sum);
-        x[u].plane.x = __shfl_sync(0xffffffffu, word, from);
-        x[u].plane.y = __shfl_sync(0xffffffffu, word, 8 + from);
-        x[u].plane.z = __shfl_sync(0xffffffffu, word, 16 + from);
-        x[u].plane.w = __shfl_sync(0xffffffffu, word, 24 + from);
+    for (int j = 0; j < 4; j++) {
+        x.words[j][0] = own == j ? plane.x : 0, x.words[j][1] = own == j ? plane.y : 0;
+        x.words[j][2] = own == j ? plane.z : 0, x.words[j][3] = own == j ? plane.w : 0;
     }
 }
 
-/* For all warps, behind a barrier. */
-__device__ static inline void share_group(const token_state &t, int group, float2 v)
+/* The warp's two groups, for itself alone and twice: for two strips. */
+__device__ static inline void hold_groups(held_groups &x, const float2 (&v)[2])
+{
+    const int from = threadIdx.x & 7;
+    const bool second = threadIdx.x & 8, odd = threadIdx.x & 1;
+    float scale[2], sum[2];
+    const uint32_t a = round_group(v[0], scale[0], sum[0]), b = round_group(v[1], scale[1], sum[1]);
+    uint32_t word[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const uint32_t p = __shfl_sync(0xffffffffu, a, 8 * k + from);
+        const uint32_t q = __shfl_sync(0xffffffffu, b, 8 * k + from);
+        word[k] = second ? q : p;
+    }
+    place_planes(x, make_uint4(word[0], word[1], word[2], word[3]));
+    x.scale = odd ? scale[1] : scale[0], x.sum = odd ? sum[1] : sum[0];
+}
+
+/* For all warps, behind a barrier; times `weight`. */
+__device__ static inline void share_group(const token_state &t, int group, float2 v, float weight)
 {
     const int lane = threadIdx.x % WARP;
     rounded_groups &r = t.s->rounded;
     float scale, sum;
     r.words[group][lane % 8][lane / 8] = round_group(v, scale, sum);
-    if (lane == 0) r.scale[group] = scale, r.sum[group] = sum;
+    if (lane == 0) r.scale[group] = scale * weight, r.sum[group] = sum * weight;
 }
-__device__ static inline held_group shared_group(const token_state &t, int group)
-{
-    const rounded_groups &r = t.s->rounded;
-    held_group x;
-    x.plane = *(const uint4 *)r.words[group][threadIdx.x % 8];
-    x.scale = r.scale[group], x.sum = r.sum[group];
-    return x;
-}
-
-/* What a lane holds of a block of weights. */
-__device__ static inline w4_fragment take_block(const unsigned char *block)
+/* The four from `first` on. */
+__device__ static inline void hold_shared(const token_state &t, held_groups &x, int first)
 {
     const int lane = threadIdx.x % WARP;
-    const uint32_t *pairs = (const uint32_t *)(block + W4_CODE_BYTES) + lane / 4;
-    w4_fragment f;
-    f.codes = ((const uint4 *)block)[lane];
-    f.first = pairs[0], f.second = pairs[8];
+    const rounded_groups &r = t.s->rounded;
+    place_planes(x, *(const uint4 *)r.words[first + lane / 8][lane % 8]);
+    x.scale = r.scale[first + lane % 4], x.sum = r.sum[first + lane % 4];
+}
+
+/* What a lane holds of four blocks: codes of all, scales and biases of its own. */
+struct four_blocks {
+    uint4 codes[4];
+    uint32_t low, high;
+};
+/* Two neighbours, STRIDE bytes apart, at `first` and two at `second`. */
+template <int STRIDE>
+__device__ static inline four_blocks take_blocks(const unsigned char *first,
+                                                 const unsigned char *second)
+{
+    const int lane = threadIdx.x % WARP;
+    const unsigned char *own = (lane & 2 ? second : first) + (lane & 1 ? STRIDE : 0);
+    const uint32_t *pairs = (const uint32_t *)(own + W4_CODE_BYTES) + lane / 4;
+    four_blocks f;
+    f.codes[0] = ((const uint4 *)first)[lane], f.codes[1] = ((const uint4 *)(first + STRIDE))[lane];
+    f.codes[2] = ((const uint4 *)second)[lane];
+    f.codes[3] = ((const uint4 *)(second + STRIDE))[lane];
+    f.low = pairs[0], f.high = pairs[8];
     return f;
 }
 
-/* low, high += a block times x: in lanes l with l % 4 = 0 the sums of rows l / 4 and l / 4 + 8. The
- * codes of the second row stay where they are in a byte, 16 times as large. */
-__device__ static inline void multiply_block(const w4_fragment &f, const held_group &x, float &low,
-                                             float &high)
+/* Rows l / 4 (x) and l / 4 + 8 (y) of block l % 4 times its group. A byte of codes has one of
+ * either row: it is multiplied as it is and without its lower half, 16 times the second row, and
+ * the first is what that leaves. All that is exact, in int32 and, below 2^24, in f32. */
+__device__ static inline float2 multiply_blocks(const four_blocks &f, const held_groups &x)
 {
-    const uint32_t mask = 0x0f0f0f0fu;
-    const uint4 q = f.codes;
-    int d[4] = {0, 0, 0, 0};
-    multiply_bytes(d, q.x & mask, q.x & ~mask, q.y & mask, q.y & ~mask, x.plane.x, x.plane.y);
-    multiply_bytes(d, q.z & mask, q.z & ~mask, q.w & mask, q.w & ~mask, x.plane.z, x.plane.w);
-    low += bf16_low(f.first) * x.scale * (float)(128 * d[0] + d[1]) + bf16_high(f.first) * x.sum;
-    high += bf16_low(f.second) * (x.scale * 0.0625f) * (float)(128 * d[2] + d[3]) +
-            bf16_high(f.second) * x.sum;
+    const uint32_t mask = 0xf0f0f0f0u;
+    int d[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const uint4 q = f.codes[j];
+        const uint32_t(&w)[4] = x.words[j];
+        multiply_bytes(d[j / 2], q.x, q.x & mask, q.y, q.y & mask, w[0], w[1]);
+        multiply_bytes(d[j / 2], q.z, q.z & mask, q.w, q.w & mask, w[2], w[3]);
+    }
+    const int both = 128 * (d[0][0] + d[1][0]) + (d[0][1] + d[1][1]);
+    const int upper = 128 * (d[0][2] + d[1][2]) + (d[0][3] + d[1][3]);
+    return make_float2(
+        bf16_low(f.low) * (x.scale * (float)(both - upper)) + bf16_high(f.low) * x.sum,
+        bf16_low(f.high) * (x.scale * 0.0625f * (float)upper) + bf16_high(f.high) * x.sum);
 }
 
-/* The warp's two groups of the strips in the next N stages of the ring, into parts[strip] ... */
-template <int N>
-__device__ static inline void multiply_strips(token_state &t, const held_group (&x)[2], int strip)
+/* Sums over pairs of lanes: even ones get that of x, odd ones that of y. */
+__device__ static inline float add_pair(float2 v)
+{
+    const bool odd = threadIdx.x & 1;
+    const float keep = odd ? v.y : v.x, gone = odd ? v.x : v.y;
+    return keep + __shfl_xor_sync(0xffffffffu, gone, 1);
+}
+
+/* The warp's two groups of the strips in the next two stages of the ring (n = 1: in the next one),
+ * into parts[strip] ... */
+__device__ static inline void multiply_strips(token_state &t, const held_groups &x, int strip,
+                                              int n)
 {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    w4_fragment f[N][2];
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        const unsigned char *blocks = take_stage(t, i) + 2 * warp * W4_BLOCK_BYTES;
-        f[i][0] = take_block(blocks), f[i][1] = take_block(blocks + W4_BLOCK_BYTES);
-    }
-#pragma unroll
-    for (int i = 0; i < N; i++) give_stage(t);
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        float low = 0, high = 0;
-        multiply_block(f[i][0], x[0], low, high);
-        multiply_block(f[i][1], x[1], low, high);
-        if (lane % 4 == 0) {
-            t.s->parts[strip + i][warp][lane / 4] = low;
-            t.s->parts[strip + i][warp][lane / 4 + 8] = high;
-        }
-    }
+    const unsigned char *first = take_stage(t, 0) + 2 * warp * W4_BLOCK_BYTES, *second = first;
+    if (n > 1) second = take_stage(t, 1) + 2 * warp * W4_BLOCK_BYTES;
+    const four_blocks f = take_blocks<W4_BLOCK_BYTES>(first, second);
+    give_stage(t);
+    if (n > 1) give_stage(t);
+    const float sum = add_pair(multiply_blocks(f, x));
+    const int own = lane / 2 % 2;
+    if (own < n) t.s->parts[strip + own][warp][lane / 4 + lane % 2 * 8] = sum;
 }
 
 /* Row `row` of parts[strip], by the four lanes of a quad, which all get it. */
@@ -315,14 +350,16 @@ __device__ static inline uint64_t *partial_at(const token_state &t, uint32_t tag
 {
     return t.a->partial + ((tag & 1) * SLOTS + (size_t)slot) * TOKEN_HIDDEN + row;
 }
-/* Rows lane / 4 and lane / 4 + 8 of the warp's strip of the block's 16, from lanes with lane % 4 =
- * 0. The reader waits for the tags: two buffers are enough, since whoever writes for the next phase
- * but one has read sums of all who read these. */
-__device__ static inline void store_partial(const token_state &t, int slot, float low, float high)
+/* Rows lane / 4 (x) and lane / 4 + 8 (y) of the warp's strip of the block's 16: sums over four
+ * lanes. The reader waits for the tags: two buffers are enough, since whoever writes for the next
+ * phase but one has read sums of all who read these. */
+__device__ static inline void store_partial(const token_state &t, int slot, float2 v)
 {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    uint64_t *to = partial_at(t, t.tag + 1, slot, (t.rank * 16 + warp) * W4_STRIP_ROWS + lane / 4);
-    if (lane % 4 == 0) store_tagged(to, low, t.tag + 1), store_tagged(to + 8, high, t.tag + 1);
+    const int row = (t.rank * 16 + warp) * W4_STRIP_ROWS + lane / 4 + lane % 2 * 8;
+    float sum = add_pair(v);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    if (lane % 4 < 2) store_tagged(partial_at(t, t.tag + 1, slot, row), sum, t.tag + 1);
 }
 
 /* x[rank * 256 + 16 warp + lane % 16] and the first n_slots partial sums of the last phase, once
@@ -415,21 +452,16 @@ __device__ static inline void send_rows(float sum, float *to, uint64_t *barrier)
  * partial sums of the block's 256 rows. Warp w has strip w. */
 __device__ static inline void multiply_out(token_state &t, int first, int slot)
 {
-    const int warp = threadIdx.x / WARP;
-    float low = 0, high = 0;
-#pragma unroll 1
-    for (int half = 0; half < 2; half++) {
-        const unsigned char *stage = take_stage(t, 0);
-        if (warp / 8 == half) {
-            const unsigned char *blocks = stage + warp % 8 * HEAD_GROUPS * W4_BLOCK_BYTES;
-#pragma unroll
-            for (int g = 0; g < HEAD_GROUPS; g++)
-                multiply_block(take_block(blocks + g * W4_BLOCK_BYTES), shared_group(t, first + g),
-                               low, high);
-        }
-        give_stage(t);
-    }
-    store_partial(t, slot, low, high);
+    const int half = threadIdx.x / (CONSUMER_THREADS / 2), strip = threadIdx.x / WARP % 8;
+    held_groups x;
+    hold_shared(t, x, first);
+    const unsigned char *stages[2] = {take_stage(t, 0), take_stage(t, 1)};
+    const unsigned char *blocks =
+        (half ? stages[1] : stages[0]) + strip * HEAD_GROUPS * W4_BLOCK_BYTES;
+    const four_blocks f = take_blocks<W4_BLOCK_BYTES>(blocks, blocks + 2 * W4_BLOCK_BYTES);
+    give_stage(t);
+    give_stage(t);
+    store_partial(t, slot, multiply_blocks(f, x));
 }
 
 #endif

@@ -293,7 +293,7 @@ __device__ static inline void project_attention(token_state &t, const token_laye
                                                 bool sums)
 {
     float2 factor[2], v[2];
-    held_group x[2];
+    held_groups x;
     load_norm(factor, l.input_norm);
     if (sums) add_sums(t, t.n_clusters);
     load_input(t, v, factor);
@@ -301,7 +301,7 @@ __device__ static inline void project_attention(token_state &t, const token_laye
     const int blocks = t.n_clusters * RANKS, first = block_index(t);
     const int n = (PROJECTED_ROWS / W4_STRIP_ROWS - first + blocks - 1) / blocks;
 #pragma unroll 1
-    for (int i = 0; i < n; i++) multiply_strips<1>(t, x, i);
+    for (int i = 0; i < n; i += 2) multiply_strips(t, x, i, min(n - i, 2));
     sync_threads<CONSUMER_THREADS>();
     const float r = norm_factor(t, layer);
     const int output = threadIdx.x / 4, strip = output / W4_STRIP_ROWS;
@@ -392,7 +392,7 @@ __device__ static inline void output_attention(token_state &t)
         t.out_parity ^= 1u << i;
     }
     if (warp < HEAD_GROUPS * n)
-        share_group(t, warp, ((const float2 *)t.s->out)[warp * WARP + lane]);
+        share_group(t, warp, ((const float2 *)t.s->out)[warp * WARP + lane], 1);
     sync_threads<CONSUMER_THREADS>();
 #pragma unroll 1
     for (int i = 0; i < n; i++) multiply_out(t, HEAD_GROUPS * i, t.cluster + i * t.n_clusters);

@@ -100,26 +100,21 @@ __device__ static inline void load_past(const token_state &t, gdn_past &p, const
 
 /* The head's rows of the projections: 6 strips and a quarter of one with gates a block, each to all
  * blocks. */
-__device__ static inline void project_gdn(token_state &t, const held_group (&x)[2], int i, int head,
+__device__ static inline void project_gdn(token_state &t, const held_groups &x, int i, int head,
                                           int layer)
 {
     token_shared &s = *t.s;
     const int tid = threadIdx.x, lane = tid % WARP, warp = tid / WARP;
     if (i > 0) sync_threads<CONSUMER_THREADS>(); /* parts are free */
 #pragma unroll 1
-    for (int strip = 0; strip < HEAD_STRIPS; strip += 3) multiply_strips<3>(t, x, strip);
-    const unsigned char *gates = take_stage(t, 0);
-    const int own = warp - t.rank % 4 * 4;
-    float low = 0, high = 0;
-    if (own >= 0 && own < 4) {
-        multiply_block(take_block(gates + 2 * own * W4_BLOCK_BYTES), x[0], low, high);
-        multiply_block(take_block(gates + (2 * own + 1) * W4_BLOCK_BYTES), x[1], low, high);
-        if (lane % 4 == 0) {
-            s.parts[HEAD_STRIPS][own][lane / 4] = low;
-            s.parts[HEAD_STRIPS][own][lane / 4 + 8] = high;
-        }
-    }
+    for (int strip = 0; strip < HEAD_STRIPS; strip += 2) multiply_strips(t, x, strip, 2);
+    const int own = warp - t.rank % 4 * 4; /* the warp's place among those with these columns */
+    const unsigned char *gates = take_stage(t, 0) + 2 * min(max(own, 0), 3) * (int)W4_BLOCK_BYTES;
+    const four_blocks f = take_blocks<W4_BLOCK_BYTES>(gates, gates);
     give_stage(t);
+    const float gate = add_pair(multiply_blocks(f, x));
+    if (own >= 0 && own < 4 && lane % 4 < 2)
+        s.parts[HEAD_STRIPS][own][lane / 4 + lane % 2 * 8] = gate;
     sync_threads<CONSUMER_THREADS>();
     const float r = norm_factor(t, layer);
     const int output = tid / 4;
@@ -259,7 +254,8 @@ __device__ static inline void gate_output(const token_state &t, const float2 (&f
             warp_sum(group & 1 ? its + own : own + its) / GDN_HEAD_DIM + t.a->eps);
         share_group(t, warp,
                     make_float2(factor[group & 1].x * (v.x * r) * silu(gate.x),
-                                factor[group & 1].y * (v.y * r) * silu(gate.y)));
+                                factor[group & 1].y * (v.y * r) * silu(gate.y)),
+                    1);
     }
     sync_threads<CONSUMER_THREADS>();
 }
@@ -283,7 +279,7 @@ __device__ static inline void mix_gdn(token_state &t, const token_layer &l, int 
         }
     if (sums) add_sums(t, t.n_clusters);
     load_input(t, v, factor);
-    held_group x[2];
+    held_groups x;
     hold_groups(x, v);
 #pragma unroll 1
     for (int i = 0; i < n; i++) project_gdn(t, x, i, t.cluster + i * t.n_clusters, layer);

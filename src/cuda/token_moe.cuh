@@ -206,12 +206,12 @@ __device__ static inline int choose_units(const token_state &t, int n_units)
 /* ---- experts ---- */
 
 /* h of the cluster's pieces, 8 columns of each by a block, to all blocks. */
-__device__ static inline void multiply_inner(token_state &t, const held_group (&x)[2], float r,
+__device__ static inline void multiply_inner(token_state &t, const held_groups &x, float r,
                                              int n_units)
 {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
 #pragma unroll 1
-    for (int i = 0; i < n_units; i++) multiply_strips<1>(t, x, i);
+    for (int i = 0; i < n_units; i += 2) multiply_strips(t, x, i, min(n_units - i, 2));
     sync_threads<CONSUMER_THREADS>();
     const int unit = warp / 2;
     if (unit >= n_units) return;
@@ -232,36 +232,35 @@ __device__ static inline void multiply_outer(token_state &t, float r, int n_unit
 {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     moe_shared &s = t.s->moe;
-    float low = 0, high = 0;
     if (warp < n_units) {
-        share_group(t, warp, ((const float2 *)s.h[warp])[lane]);
-        if (unit_of(t, warp).shared) { /* its weight */
-            const float gate = sigmoid_finite(r * warp_sum(lane < CONSUMERS ? s.gate[lane] : 0));
-            if (lane == 0) s.weights[warp] = gate;
-        }
+        float weight = s.weights[warp];
+        if (unit_of(t, warp).shared)
+            weight = sigmoid_finite(r * warp_sum(lane < CONSUMERS ? s.gate[lane] : 0));
+        share_group(t, warp, ((const float2 *)s.h[warp])[lane], weight);
     }
     sync_threads<CONSUMER_THREADS>();
+    float2 sum = make_float2(0, 0);
 #pragma unroll 1
-    for (int i = 0; i < n_units; i += 2) {
-        const unsigned char *stage = take_stage(t, 0) + warp * W4_BLOCK_BYTES;
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-            if (i + k >= n_units) break;
-            float a = 0, b = 0;
-            multiply_block(take_block(stage + k * W4_STRIP_ROWS * W4_BLOCK_BYTES),
-                           shared_group(t, i + k), a, b);
-            low += s.weights[i + k] * a, high += s.weights[i + k] * b;
-        }
+    for (int i = 0; i < n_units; i += 4) { /* two pieces a stage */
+        const bool more = i + 2 < n_units;
+        const unsigned char *first = take_stage(t, 0) + warp * W4_BLOCK_BYTES, *second = first;
+        if (more) second = take_stage(t, 1) + warp * W4_BLOCK_BYTES;
+        held_groups x;
+        hold_shared(t, x, i);
+        const four_blocks f = take_blocks<W4_STRIP_ROWS * W4_BLOCK_BYTES>(first, second);
         give_stage(t);
+        if (more) give_stage(t);
+        const float2 v = multiply_blocks(f, x);
+        if (i + lane % 4 < n_units) sum.x += v.x, sum.y += v.y; /* else there is no such piece */
     }
-    store_partial(t, t.cluster, low, high);
+    store_partial(t, t.cluster, sum);
 }
 
 __device__ static inline void run_moe(token_state &t, const token_layer &l, int layer)
 {
     const int n_units = count_units(t);
     float2 factor[2], v[2];
-    held_group x[2];
+    held_groups x;
     load_norm(factor, l.post_norm);
     if (threadIdx.x == 0) barrier_expect(&t.s->h_here, (uint32_t)n_units * W4_GROUP * 4);
     add_sums(t, TOKEN_HEADS);
