@@ -159,7 +159,7 @@ typedef struct decode_scratch {
     step_output *output; // [n]
     sample_args sample;
     token_layer *layers; // [n_layers]
-    uint64_t *partial;   // [TOKEN_PARTIALS]
+    token_mail *mail;
     unsigned *barrier;   // [3]
 } decode_scratch;
 
@@ -244,7 +244,7 @@ struct backend {
     prefill_device device;
     char isa[16]; /* sm_90 ... */
     int32_t widest_in, widest_out;
-    int32_t token_clusters; /* of the kernel with all of a token's layers, 0 = not used */
+    bool token_whole; /* the kernel with all of a token's layers is used */
     thread_pool *pool;
     cudaStream_t stream;
     cudaEvent_t layer_done[2];

@@ -32,7 +32,7 @@ void cuda_decode_scratch_take(backend *b)
     d->bad_layer = device_take(m, n, 1, sizeof(int32_t));
     d->sampled = device_take(m, (size_t)b->options.n_sequences, 1, sizeof(int32_t));
     d->layers = device_take(m, (size_t)c->n_layers, 1, sizeof *d->layers);
-    d->partial = device_take(m, TOKEN_PARTIALS, 1, sizeof *d->partial);
+    d->mail = device_take(m, 1, 1, sizeof *d->mail);
     d->barrier = device_take(m, 3, 1, sizeof *d->barrier);
     d->input = device_take(m, 1, 1, sizeof *d->input);
     d->output = device_take(m, n, 1, sizeof *d->output);
@@ -224,7 +224,6 @@ static cudaError_t run_token(backend *b, int32_t first, int32_t end, bool head, 
                         .end = end,
                         .row = i,
                         .n_experts = c->n_experts,
-                        .n_clusters = b->token_clusters,
                         .eps = c->rms_eps,
                         .store = b->store.view,
                         .input = d->input,
@@ -233,7 +232,7 @@ static cudaError_t run_token(backend *b, int32_t first, int32_t end, bool head, 
                         .final_norm = b->w.final_norm,
                         .logits = head ? d->logits + (size_t)i * (size_t)c->n_vocab : NULL,
                         .n_vocab = c->n_vocab,
-                        .partial = d->partial,
+                        .mail = d->mail,
                         .projected = d->projected,
                         .part_out = d->part_out,
                         .part_max = d->part_max,
@@ -293,7 +292,7 @@ static cudaError_t run_kernels(backend *b, int32_t n)
                     .n = n};
     cudaError_t status = launch_embed_step(&e, b->stream);
     cuda_profile_mark(b, OP_EMBEDDING, 1);
-    if (status == cudaSuccess) status = b->token_clusters > 0 ? run_tokens(b, n) : run_parts(b, n);
+    if (status == cudaSuccess) status = b->token_whole ? run_tokens(b, n) : run_parts(b, n);
     sample_args s = b->d.sample;
     s.n = n;
     if (status == cudaSuccess) status = launch_sample(&s, b->stream);
@@ -341,9 +340,9 @@ static token_layer layer_of_token(const backend *b, int32_t i)
 static calla_status init_token(backend *b, calla_error *err)
 {
     token_layer layers[TOKEN_MOST_LAYERS];
-    if (b->device.path == PREFILL_PATH_HOPPER && token_fits(&b->config))
-        b->token_clusters = token_clusters();
-    if (b->token_clusters == 0) return CALLA_OK;
+    b->token_whole = b->device.path == PREFILL_PATH_HOPPER && token_fits(&b->config) &&
+                     token_fits_device(b->device.n_sms);
+    if (!b->token_whole) return CALLA_OK;
     for (int32_t i = 0; i < b->config.n_layers; i++) layers[i] = layer_of_token(b, i);
     CALLA_TRY(device_check(cudaMemcpyAsync(b->d.layers, layers,
                                            (size_t)b->config.n_layers * sizeof *layers,
@@ -351,9 +350,8 @@ static calla_status init_token(backend *b, calla_error *err)
                            "sending the layers", err));
     CALLA_TRY(device_check(cudaMemsetAsync(b->d.barrier, 0, 3 * sizeof *b->d.barrier, b->stream),
                            "decode", err));
-    CALLA_TRY(device_check(
-        cudaMemsetAsync(b->d.partial, 0, TOKEN_PARTIALS * sizeof *b->d.partial, b->stream),
-        "decode", err));
+    CALLA_TRY(
+        device_check(cudaMemsetAsync(b->d.mail, 0, sizeof *b->d.mail, b->stream), "decode", err));
     return device_check(cudaStreamSynchronize(b->stream), "sending the layers", err);
 }
 

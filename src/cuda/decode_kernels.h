@@ -198,10 +198,25 @@ enum {
     TOKEN_CHOSEN = 8,
     TOKEN_MOST_EXPERTS = 256,
     TOKEN_MOST_LAYERS = 48,
-    TOKEN_MOST_CLUSTERS = 16,
-    TOKEN_KV_PARTS = 4 * TOKEN_MOST_CLUSTERS, /* pieces of a context, most */
-    TOKEN_PARTIALS = 2 * 16 * TOKEN_HIDDEN,
+    TOKEN_TEAMS = 16, /* of blocks: one a key head or query head */
+    TOKEN_RANKS = 8,  /* blocks of a team */
+    TOKEN_BLOCKS = TOKEN_TEAMS * TOKEN_RANKS,
+    TOKEN_KV_PARTS = TOKEN_BLOCKS / 2, /* pieces of a context, a block each */
+    TOKEN_HEAD_ROWS = 768,             /* of a GDN key head: q, k 128, v, z 256 */
+    TOKEN_UNITS = 5, /* of a team: 64 inner columns of four chosen experts, of the shared one */
 };
+
+/* What blocks tell each other: values with a tag each (token_ptx.cuh), zero before the first
+ * launch. A team's projections, outputs and inner columns are for its own blocks. */
+typedef struct token_mail {
+    uint64_t partial[2][TOKEN_BLOCKS][16][16]; /* [buffer][16 rows][team][row]: sums of products */
+    uint64_t x[2][TOKEN_HIDDEN];               /* the residual stream, two buffers */
+    uint64_t projected[TOKEN_HEADS][TOKEN_HEAD_ROWS];
+    uint64_t gates[TOKEN_HEADS][2 * TOKEN_RANKS]; /* quarters of two rows of a, then of b */
+    uint64_t out[TOKEN_HEADS][256];
+    uint64_t logits[TOKEN_MOST_EXPERTS + 2]; /* the one at [TOKEN_MOST_EXPERTS]: shared gate */
+    uint64_t h[TOKEN_TEAMS][TOKEN_UNITS][64];
+} token_mail;
 
 typedef struct token_layer {
     const unsigned char *in, *out; /* blocks */
@@ -215,10 +230,10 @@ typedef struct token_layer {
 } token_layer;
 
 typedef struct token_args {
-    const token_layer *layers;     // [end]
-    int32_t first, end;            /* layers to run */
-    int32_t row;                   /* of the step */
-    int32_t n_experts, n_clusters; /* clusters of 8 blocks */
+    const token_layer *layers; // [end]
+    int32_t first, end;        /* layers to run */
+    int32_t row;               /* of the step */
+    int32_t n_experts;
     float eps;
     store_view store;
     const step_input *input;
@@ -227,15 +242,15 @@ typedef struct token_args {
     const float *final_norm;   // [2048]
     float *logits;             // [n_vocab], or NULL: layers only
     int32_t n_vocab;
-    uint64_t *partial;          // [2][16][2048] zero before the first launch: sums and tags
+    token_mail *mail;
     float *projected;           // [9216]: q and gate per head, k, v
     float *part_out;            // [16][TOKEN_KV_PARTS][256], as large as attention's
     float *part_max, *part_sum; // [16][TOKEN_KV_PARTS]
     unsigned *barrier;  // [3] zero before the first launch: arrivals; arrivals, tag before it
     int32_t *bad_layer; /* as gemv's, of this row */
 } token_args;
-/* How many clusters there can be at once, 0 if the kernel cannot run on this device. */
-int token_clusters(void);
+/* Whether the kernel can run on this device: all of its blocks at once. */
+bool token_fits_device(int n_multiprocessors);
 cudaError_t launch_token(const token_args *a, cudaStream_t stream);
 
 /* Of SAMPLE_RANGE ids: what the first of the sampler's kernels leaves for the second. */

@@ -188,7 +188,7 @@ static void count_step(backend *b, const flight *f)
     for (int32_t i = 0; i < n; i++) seen += f->positions[i] + 1;
     for (int32_t i = 0; b->profile.on && i < c->n_layers; i++) {
         const layer_weights *w = &b->weights->layers[i];
-        if (b->token_clusters > 0)
+        if (b->token_whole)
             cuda_profile_count_whole_layer(b, w, n, seen);
         else
             cuda_profile_count_layer(b, w, n, n, seen, seen, n * c->n_experts_per_token);

@@ -7,45 +7,36 @@
 #include "cuda/w4.cuh"
 
 enum {
-    RANKS = 8, /* blocks of a cluster */
     CONSUMERS = 16,
     CONSUMER_THREADS = CONSUMERS * WARP,
     TOKEN_THREADS = CONSUMER_THREADS + WARP, /* the last warp fills the ring */
     GROUPS = TOKEN_HIDDEN / W4_GROUP,
-    STRIP_BYTES = GROUPS * W4_BLOCK_BYTES, /* 16 rows of 2,048 columns: a stage of the ring */
-    STAGES = 10,
+    STRIP_BYTES = GROUPS * W4_BLOCK_BYTES, /* 16 rows of 2,048 columns */
+    STAGE_BYTES = 2 * STRIP_BYTES,
+    STAGES = 5,
     GDN_ROW_GROUPS = 4, /* of a state, 32 rows each */
     MOST_ROUNDED = 8,   /* groups that all warps multiply by */
     HEAD_GROUPS = 4,    /* of the 256 columns of out_proj that a head has */
     HEAD_STRIPS = 6,    /* of a GDN head's q, k, v, z that a block has */
-    MOST_HEADS = 2,     /* of a cluster */
-    HEAD_ROWS = 768,    /* q, k 128, v, z 256 */
-    SLOTS = 16,         /* partial sums of a column */
     MOST_STRIPS = 8,    /* products of a block between two reductions */
     KV_CHUNK = 256,     /* tokens between two rescalings of a softmax */
-    STAGE_TOKENS = 32,  /* rows of K or V in a stage */
+    STAGE_TOKENS = 64,  /* rows of K or V in a stage */
     KV_STRIDE = 576,    /* bytes between them: no two of a half warp in one bank */
     Q_STRIDE = 288,     /* halves between heads */
     P_STRIDE = 272,
     KV_HEADS_TOKEN = 2,
-    GROUP_HEADS = 8,                                       /* query heads of a KV head */
-    UNITS = (TOKEN_CHOSEN + 1) * (TOKEN_WIDTH / W4_GROUP), /* of the experts: 64 columns of one */
-    SHARED_UNITS = TOKEN_WIDTH / W4_GROUP,
-    MOST_UNITS = 6, /* of a cluster */
-    ROUTER_ROWS_BLOCK = TOKEN_MOST_EXPERTS / RANKS,
-    ROUTER_STAGE_ROWS = 8,
-    ROUTER_STRIDE = TOKEN_HIDDEN + 16,
-    ROUTER_PAIRS = ROUTER_STAGE_ROWS * ROUTER_STRIDE, /* where in a stage */
-    ROUTER_PAIR_STRIDE = GROUPS * 4 + 16,
-    ROUTER_GATE = ROUTER_PAIRS + ROUTER_STAGE_ROWS * ROUTER_PAIR_STRIDE,
-    ROUTER_GATE_PAIRS = ROUTER_GATE + TOKEN_HIDDEN / 4,
+    GROUP_HEADS = 8,  /* query heads of a KV head */
+    CHOSEN_UNITS = 4, /* of a team: 64 inner columns of a chosen expert */
+    ROUTER_ROWS = 2,  /* of a block; the last one has the shared expert's gate besides */
+    ROUTER_PAIRS = (ROUTER_ROWS + 1) * TOKEN_HIDDEN, /* where in a stage */
 };
-static_assert(KV_STRIDE * STAGE_TOKENS <= STRIP_BYTES, "rows fit a stage");
-static_assert(ROUTER_GATE_PAIRS + 32 <= STRIP_BYTES, "rows fit a stage");
+static_assert(KV_STRIDE * STAGE_TOKENS <= STAGE_BYTES, "rows fit a stage");
+static_assert(TOKEN_BLOCKS * ROUTER_ROWS >= TOKEN_MOST_EXPERTS, "a block for every expert");
+static_assert(TOKEN_TEAMS * CHOSEN_UNITS == TOKEN_CHOSEN * (TOKEN_WIDTH / W4_GROUP),
+              "every team has as many pieces of the chosen experts");
 
 struct gdn_shared {
-    float projected[MOST_HEADS][HEAD_ROWS], gates[MOST_HEADS][2 * RANKS];
-    float q[GDN_HEAD_DIM], k[GDN_HEAD_DIM], v[GDN_COLUMNS], small[16];
+    float qkv[2 * GDN_HEAD_DIM + GDN_COLUMNS], small[16]; /* after the convolution */
     float sums[2][GDN_ROW_GROUPS][GDN_COLUMNS];
 };
 
@@ -60,12 +51,6 @@ struct attention_shared {
     float combined[CONSUMERS][WARP];
 };
 
-struct moe_shared {
-    unsigned char planes[GROUPS][4][W4_GROUP];
-    float logits[TOKEN_MOST_EXPERTS], gate[CONSUMERS];
-    float weights[8], h[MOST_UNITS][W4_GROUP];
-};
-
 /* Groups of 64 inputs, rounded: x ~ scale (128 high + low). Lane l of a warp reads words[l % 8],
  * the words of high for l < 4, those of low for l >= 4. */
 struct rounded_groups {
@@ -74,30 +59,26 @@ struct rounded_groups {
 };
 
 struct token_shared {
-    unsigned char ring[STAGES][STRIP_BYTES];
-    float x[TOKEN_HIDDEN];
+    unsigned char ring[STAGES][STAGE_BYTES];
     float parts[MOST_STRIPS][CONSUMERS][W4_STRIP_ROWS];
     float squares[CONSUMERS];
     rounded_groups rounded;
-    float out[MOST_HEADS][ATTENTION_HEAD_DIM];
+    float routed[ROUTER_ROWS + 1][CONSUMERS];
+    float weights[8]; /* of the team's pieces of experts */
     union {
         gdn_shared gdn;
         attention_shared attention;
-        moe_shared moe;
     };
     token_layer layers[TOKEN_MOST_LAYERS];
     uint64_t full[STAGES], empty[STAGES];
-    uint64_t x_here, projected_here[MOST_HEADS], out_here[MOST_HEADS], logits_here, h_here;
 };
 
-/* What is sent or read 16 bytes at a time. */
-static_assert(offsetof(token_shared, gdn) % 16 == 0 && offsetof(gdn_shared, v) % 16 == 0 &&
+/* What is read 16 bytes at a time. */
+static_assert(offsetof(token_shared, gdn) % 16 == 0 && offsetof(gdn_shared, small) % 16 == 0 &&
                   offsetof(gdn_shared, sums) % 16 == 0 && offsetof(attention_shared, p) % 16 == 0 &&
                   offsetof(attention_shared, newest) % 16 == 0 &&
-                  offsetof(moe_shared, logits) % 16 == 0 && offsetof(moe_shared, h) % 16 == 0 &&
                   offsetof(token_shared, squares) % 16 == 0 &&
-                  offsetof(token_shared, rounded) % 16 == 0 &&
-                  offsetof(token_shared, out) % 16 == 0,
+                  offsetof(token_shared, rounded) % 16 == 0,
               "aligned");
 static_assert(sizeof(token_shared) <= 227 * 1024, "a block's shared memory");
 
@@ -105,37 +86,28 @@ static_assert(sizeof(token_shared) <= 227 * 1024, "a block's shared memory");
 struct token_state {
     token_shared *s;
     const token_args *a;
-    int rank, cluster, n_clusters;
+    int rank, team;
     int position;         /* of the token */
     float *states;        /* its sequence's */
     const int32_t *table; /* and blocks of KV */
     int stage;            /* of the ring */
     uint32_t lap;         /* its parity */
-    uint32_t x_parity, projected_parity, out_parity, logits_parity, h_parity;
-    unsigned arrivals; /* of the grid's barrier that the next phase waits for */
-    uint32_t tag;      /* of the partial sums that the next phase reads */
+    unsigned arrivals;    /* of the grid's barrier that the next phase waits for */
+    uint32_t tag;         /* of what blocks tell each other in this half of a layer */
 };
 
 __device__ static inline int block_index(const token_state &t)
 {
-    return t.cluster * RANKS + t.rank;
-}
-/* Things numbered cluster, cluster + n_clusters, ... below n. */
-__device__ static inline int count_of(const token_state &t, int n)
-{
-    return (n - t.cluster + t.n_clusters - 1) / t.n_clusters;
+    return t.team * TOKEN_RANKS + t.rank;
 }
 
 /* ---- the ring, by consumers ---- */
 
-/* The stage `ahead` of the next one, once it is there. */
-__device__ static inline const unsigned char *take_stage(const token_state &t, int ahead)
+/* The next stage, once it is there. */
+__device__ static inline const unsigned char *take_stage(const token_state &t)
 {
-    int stage = t.stage + ahead;
-    uint32_t lap = t.lap;
-    if (stage >= STAGES) stage -= STAGES, lap ^= 1;
-    barrier_wait(&t.s->full[stage], lap);
-    return t.s->ring[stage];
+    barrier_wait(&t.s->full[t.stage], t.lap);
+    return t.s->ring[t.stage];
 }
 __device__ static inline void next_stage(token_state &t)
 {
@@ -282,19 +254,16 @@ __device__ static inline float add_pair(float2 v)
     return keep + __shfl_xor_sync(0xffffffffu, gone, 1);
 }
 
-/* The warp's two groups of the strips in the next two stages of the ring (n = 1: in the next one),
- * into parts[strip] ... */
+/* The warp's two groups of the two strips (n = 1: the strip) in the next stage of the ring, into
+ * parts[strip] ... */
 __device__ static inline void multiply_strips(token_state &t, const held_groups &x, int strip,
                                               int n)
 {
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const unsigned char *first = take_stage(t, 0) + 2 * warp * W4_BLOCK_BYTES, *second = first;
-    if (n > 1) second = take_stage(t, 1) + 2 * warp * W4_BLOCK_BYTES;
-    const four_blocks f = take_blocks<W4_BLOCK_BYTES>(first, second);
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, own = lane / 2 % 2;
+    const unsigned char *first = take_stage(t) + 2 * warp * W4_BLOCK_BYTES;
+    const four_blocks f = take_blocks<W4_BLOCK_BYTES>(first, first + STRIP_BYTES);
     give_stage(t);
-    if (n > 1) give_stage(t);
     const float sum = add_pair(multiply_blocks(f, x));
-    const int own = lane / 2 % 2;
     if (own < n) t.s->parts[strip + own][warp][lane / 4 + lane % 2 * 8] = sum;
 }
 
@@ -303,30 +272,100 @@ __device__ static inline float sum_parts(const token_state &t, int strip, int ro
 {
     const int first = threadIdx.x % 4 * 4;
     const float(*p)[W4_STRIP_ROWS] = t.s->parts[strip] + first;
-    float sum = p[0][row] + p[1][row] + p[2][row] + p[3][row];
+    float sum = p[0][row] + p[1][row] + (p[2][row] + p[3][row]);
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
 }
 
-/* Sum of x^2 over the row, and what a norm multiplies by: behind a barrier of the consumers. */
-__device__ static inline float mean_square(const token_state &t)
-{
-    const float4 *p = (const float4 *)t.s->squares;
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < CONSUMERS / 4; i++) {
-        const float4 v = p[i];
-        sum += v.x + v.y + (v.z + v.w);
-    }
-    return sum * (1.0f / TOKEN_HIDDEN);
-}
-/* The same; says which layer met something not finite. */
+/* ---- the residual stream ---- */
+
+/* What a norm multiplies by: behind a barrier of the consumers. Says which layer met something not
+ * finite. */
 __device__ static inline float norm_factor(const token_state &t, int layer)
 {
-    const float mean = mean_square(t);
+    const float4 *p = (const float4 *)t.s->squares;
+    float sum[CONSUMERS / 4];
+#pragma unroll
+    for (int i = 0; i < CONSUMERS / 4; i++) sum[i] = p[i].x + p[i].y + (p[i].z + p[i].w);
+    const float mean = (sum[0] + sum[1] + (sum[2] + sum[3])) * (1.0f / TOKEN_HIDDEN);
     if (threadIdx.x == 0 && block_index(t) == 0 && !is_finite(mean))
         atomicMin(t.a->bad_layer, layer);
     return inverse_root_finite(mean + t.a->eps);
+}
+
+/* Two of the block's 16 columns, by a lane of its first warp: 2 (lane % 8) and the next. x there
+ * with what the last half of a layer adds, in a fixed order; to all blocks. */
+__device__ static inline float2 add_partial(const token_state &t, float2 x)
+{
+    const int lane = threadIdx.x % WARP;
+    token_mail &m = *t.a->mail;
+    const uint64_t *from = m.partial[t.tag & 1][block_index(t)][lane / 8] + lane % 8 * 2;
+    const uint64_t *const p[4] = {from, from + 4 * 16, from + 8 * 16, from + 12 * 16};
+    float2 v[4];
+    await_pairs(v, p, t.tag);
+    __syncwarp();
+    v[0].x += v[1].x + (v[2].x + v[3].x), v[0].y += v[1].y + (v[2].y + v[3].y);
+    v[0].x += __shfl_xor_sync(0xffffffffu, v[0].x, 8);
+    v[0].y += __shfl_xor_sync(0xffffffffu, v[0].y, 8);
+    v[0].x += __shfl_xor_sync(0xffffffffu, v[0].x, 16);
+    v[0].y += __shfl_xor_sync(0xffffffffu, v[0].y, 16);
+    x.x += v[0].x, x.y += v[0].y;
+    uint64_t *to = m.x[t.tag & 1] + block_index(t) * 16 + lane % 8 * 2;
+    if (lane < 8) store_tagged(to, x.x, t.tag), store_tagged(to + 1, x.y, t.tag);
+    return x;
+}
+
+/* The warp's two groups of the residual stream: lane l has the columns 2l and 2l + 1 of each. `own`
+ * is add_partial's, kept from call to call. Two buffers are enough: whoever writes one again has
+ * had values of all blocks that came after they had read it. */
+__device__ static inline void load_stream(const token_state &t, float2 (&v)[2], float2 &own,
+                                          bool first)
+{
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const int column = warp * 2 * W4_GROUP + 2 * lane;
+    if (first) {
+        v[0] = __ldcg((const float2 *)(t.a->x + column));
+        v[1] = __ldcg((const float2 *)(t.a->x + column + W4_GROUP));
+        own = __ldcg((const float2 *)(t.a->x + block_index(t) * 16) + lane % 8);
+        return;
+    }
+    if (warp == 0) own = add_partial(t, own);
+    const uint64_t *from = t.a->mail->x[t.tag & 1] + column;
+    const uint64_t *const p[2] = {from, from + W4_GROUP};
+    await_pairs(v, p, t.tag);
+    __syncwarp();
+}
+
+/* Times the norm's factors; leaves the sum of the squares for norm_factor: what the norm divides by
+ * comes after the products. */
+__device__ static inline void scale_stream(const token_state &t, float2 (&v)[2],
+                                           const float2 (&factor)[2])
+{
+    const float square =
+        warp_sum(v[0].x * v[0].x + v[0].y * v[0].y + (v[1].x * v[1].x + v[1].y * v[1].y));
+    if (threadIdx.x % WARP == 0) t.s->squares[threadIdx.x / WARP] = square;
+#pragma unroll
+    for (int u = 0; u < 2; u++) v[u].x *= factor[u].x, v[u].y *= factor[u].y;
+}
+
+/* The norm's factors of the warp's two groups, loaded ahead. */
+__device__ static inline void load_norm(float2 (&f)[2], const float *factor)
+{
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    f[0] = ((const float2 *)factor)[2 * warp * WARP + lane];
+    f[1] = ((const float2 *)factor)[(2 * warp + 1) * WARP + lane];
+}
+
+/* A team's part of this half of a layer's sums. Rows lane / 4 (x) and lane / 4 + 8 (y) of the
+ * warp's strip of the block's 16, of four lanes. Two buffers, as in load_stream. */
+__device__ static inline void store_partial(const token_state &t, float2 v)
+{
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const uint32_t tag = t.tag + 1;
+    uint64_t *to = t.a->mail->partial[tag & 1][t.rank * CONSUMERS + warp][t.team];
+    float sum = add_pair(v);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    if (lane % 4 < 2) store_tagged(to + lane / 4 + lane % 2 * 8, sum, tag);
 }
 
 /* ---- phases ---- */
@@ -336,7 +375,7 @@ __device__ static inline void end_phase(token_state &t)
 {
     sync_threads<CONSUMER_THREADS>();
     if (threadIdx.x == 0) grid_signal(t.a->barrier);
-    t.arrivals += (unsigned)t.n_clusters * RANKS;
+    t.arrivals += TOKEN_BLOCKS;
 }
 /* Everyone's part of the last phase is done. */
 __device__ static inline void begin_phase(const token_state &t)
@@ -345,123 +384,16 @@ __device__ static inline void begin_phase(const token_state &t)
     sync_threads<CONSUMER_THREADS>();
 }
 
-/* Where a phase leaves a partial sum of a row of the residual stream. */
-__device__ static inline uint64_t *partial_at(const token_state &t, uint32_t tag, int slot, int row)
+/* A stage with the columns of the team's head of out_proj, 16 strips, times the first four shared
+ * groups: partial sums of the block's 256 rows. Warp w has strip w. */
+__device__ static inline void multiply_out(token_state &t)
 {
-    return t.a->partial + ((tag & 1) * SLOTS + (size_t)slot) * TOKEN_HIDDEN + row;
-}
-/* Rows lane / 4 (x) and lane / 4 + 8 (y) of the warp's strip of the block's 16: sums over four
- * lanes. The reader waits for the tags: two buffers are enough, since whoever writes for the next
- * phase but one has read sums of all who read these. */
-__device__ static inline void store_partial(const token_state &t, int slot, float2 v)
-{
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const int row = (t.rank * 16 + warp) * W4_STRIP_ROWS + lane / 4 + lane % 2 * 8;
-    float sum = add_pair(v);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-    if (lane % 4 < 2) store_tagged(partial_at(t, t.tag + 1, slot, row), sum, t.tag + 1);
-}
-
-/* x[rank * 256 + 16 warp + lane % 16] and the first n_slots partial sums of the last phase, once
- * they are there: in a fixed order, the same in both halves of a warp. */
-__device__ static inline float add_partial(const token_state &t, int n_slots)
-{
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, first = lane / 16 * (SLOTS / 2);
-    const int column = t.rank * (TOKEN_HIDDEN / RANKS) + warp * 16 + lane % 16;
-    const uint64_t *p = partial_at(t, t.tag, first, column);
-    uint64_t v[SLOTS / 2];
-    bool there;
-    do {
-        there = true;
-#pragma unroll
-        for (int i = 0; i < SLOTS / 2; i++)
-            if (first + i < n_slots) v[i] = load_tagged(p + (size_t)i * TOKEN_HIDDEN);
-#pragma unroll
-        for (int i = 0; i < SLOTS / 2; i++)
-            if (first + i < n_slots) there &= (uint32_t)(v[i] >> 32) == t.tag;
-    } while (!there);
-    __syncwarp();
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < SLOTS / 2; i++)
-        if (first + i < n_slots) sum += __uint_as_float((uint32_t)v[i]);
-    return t.s->x[column] + (sum + __shfl_xor_sync(0xffffffffu, sum, 16));
-}
-
-/* The residual stream with what the last phase adds to it. Every block of a cluster adds up 256
- * columns and sends them to all. */
-__device__ static inline void add_sums(token_state &t, int n_slots)
-{
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    if (threadIdx.x == 0) barrier_expect(&t.s->x_here, TOKEN_HIDDEN * 4);
-    const float x = add_partial(t, n_slots);
-    float4 v;
-    v.x = __shfl_sync(0xffffffffu, x, (lane & 12));
-    v.y = __shfl_sync(0xffffffffu, x, (lane & 12) + 1);
-    v.z = __shfl_sync(0xffffffffu, x, (lane & 12) + 2);
-    v.w = __shfl_sync(0xffffffffu, x, (lane & 12) + 3);
-    send(v, t.s->x + t.rank * (TOKEN_HIDDEN / RANKS) + warp * 16 + (lane & 12), &t.s->x_here,
-         (uint32_t)(lane % 4 + lane / 16 * 4));
-    barrier_wait_cluster(&t.s->x_here, t.x_parity);
-    t.x_parity ^= 1;
-}
-
-/* The residual stream goes to global memory, by the first cluster. */
-__device__ static inline void store_x(const token_state &t)
-{
-    const int column = t.rank * (TOKEN_HIDDEN / RANKS) + threadIdx.x;
-    if (t.cluster == 0 && threadIdx.x < TOKEN_HIDDEN / RANKS) t.a->x[column] = t.s->x[column];
-}
-
-/* A factor of a norm for the warp's two groups, loaded ahead. */
-__device__ static inline void load_norm(float2 (&f)[2], const float *factor)
-{
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    f[0] = ((const float2 *)factor)[2 * warp * WARP + lane];
-    f[1] = ((const float2 *)factor)[(2 * warp + 1) * WARP + lane];
-}
-/* The warp's two groups of x times the factor; leaves the sum of their squares of x for
- * norm_factor: the norm's own factor comes after the products. */
-__device__ static inline void load_input(const token_state &t, float2 (&v)[2],
-                                         const float2 (&factor)[2])
-{
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    v[0] = ((const float2 *)t.s->x)[2 * warp * WARP + lane];
-    v[1] = ((const float2 *)t.s->x)[(2 * warp + 1) * WARP + lane];
-    const float square =
-        warp_sum(v[0].x * v[0].x + v[0].y * v[0].y + (v[1].x * v[1].x + v[1].y * v[1].y));
-    if (lane == 0) t.s->squares[warp] = square;
-#pragma unroll
-    for (int u = 0; u < 2; u++) v[u].x *= factor[u].x, v[u].y *= factor[u].y;
-}
-
-/* Sends the sums of four rows that the quads of half a warp have to the eight blocks: `to` of the
- * half's first row. */
-__device__ static inline void send_rows(float sum, float *to, uint64_t *barrier)
-{
-    const int lane = threadIdx.x % WARP;
-    float4 v;
-    v.x = __shfl_sync(0xffffffffu, sum, (lane & 16));
-    v.y = __shfl_sync(0xffffffffu, sum, (lane & 16) + 4);
-    v.z = __shfl_sync(0xffffffffu, sum, (lane & 16) + 8);
-    v.w = __shfl_sync(0xffffffffu, sum, (lane & 16) + 12);
-    if (lane % 16 < RANKS) send(v, to, barrier, (uint32_t)(lane % 16));
-}
-
-/* Two stages with the columns of a head of out_proj, 16 strips, times shared groups first ...: the
- * partial sums of the block's 256 rows. Warp w has strip w. */
-__device__ static inline void multiply_out(token_state &t, int first, int slot)
-{
-    const int half = threadIdx.x / (CONSUMER_THREADS / 2), strip = threadIdx.x / WARP % 8;
     held_groups x;
-    hold_shared(t, x, first);
-    const unsigned char *stages[2] = {take_stage(t, 0), take_stage(t, 1)};
-    const unsigned char *blocks =
-        (half ? stages[1] : stages[0]) + strip * HEAD_GROUPS * W4_BLOCK_BYTES;
+    hold_shared(t, x, 0);
+    const unsigned char *blocks = take_stage(t) + threadIdx.x / WARP * HEAD_GROUPS * W4_BLOCK_BYTES;
     const four_blocks f = take_blocks<W4_BLOCK_BYTES>(blocks, blocks + 2 * W4_BLOCK_BYTES);
     give_stage(t);
-    give_stage(t);
-    store_partial(t, slot, multiply_blocks(f, x));
+    store_partial(t, multiply_blocks(f, x));
 }
 
 #endif

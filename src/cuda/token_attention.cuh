@@ -11,11 +11,12 @@ enum {
     QUERY_ROWS = 2 * TOKEN_HEADS * DIM,
     PROJECTED_ROWS = QUERY_ROWS + 2 * KV_HEADS_TOKEN * DIM,
     TILE = 16, /* tokens of a tensor core's operand */
+    STAGE_TILES = STAGE_TOKENS / TILE,
 };
 
 /* ---- where things are ---- */
 
-/* The piece of a context that a block has. Borders depend on the length alone (and the device). */
+/* The piece of a context that a block has. Borders depend on the length alone. */
 struct context_piece {
     int kv_head, part, n_parts, begin, end;
 };
@@ -23,7 +24,7 @@ __device__ static inline context_piece piece_of(const token_state &t)
 {
     context_piece c;
     const int length = t.position + 1;
-    const int parts = t.n_clusters * RANKS / KV_HEADS_TOKEN, block = block_index(t);
+    const int parts = TOKEN_KV_PARTS, block = block_index(t);
     const int per = ((length + parts - 1) / parts + TILE - 1) / TILE * TILE;
     c.kv_head = block / parts, c.part = block % parts;
     c.n_parts = (length + per - 1) / per;
@@ -229,12 +230,14 @@ __device__ static inline void attend_chunk(token_state &t, attending &w, int beg
 {
     attention_shared &s = t.s->attention;
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const int n_tiles = (end - begin + TILE - 1) / TILE, n_stages = (n_tiles + 1) / 2;
+    const int n_tiles = (end - begin + TILE - 1) / TILE;
     float d[4];
-    for (int i = 0; i < n_stages; i++) {
-        const unsigned char *stage = take_stage(t, 0);
-        if (warp / 2 == i && warp < n_tiles) {
-            score_tile(t, stage + warp % 2 * TILE * KV_STRIDE, begin + warp * TILE, end, newest, d);
+#pragma unroll 1
+    for (int first = 0; first < n_tiles; first += STAGE_TILES) {
+        const unsigned char *stage = take_stage(t);
+        if (warp / STAGE_TILES == first / STAGE_TILES && warp < n_tiles) {
+            score_tile(t, stage + (warp - first) * TILE * KV_STRIDE, begin + warp * TILE, end,
+                       newest, d);
             const float a = column_max(fmaxf(d[0], d[2])), b = column_max(fmaxf(d[1], d[3]));
             if (lane < 4) s.max[warp][2 * lane] = a, s.max[warp][2 * lane + 1] = b;
         }
@@ -247,11 +250,11 @@ __device__ static inline void attend_chunk(token_state &t, attending &w, int beg
         w.sum[0] += s.sum[i][lane % 4 * 2];
         w.sum[1] += s.sum[i][lane % 4 * 2 + 1];
     }
-    for (int i = 0; i < n_stages; i++) {
-        const unsigned char *stage = take_stage(t, 0);
-        const int tile = 2 * i + warp / 8;
-        if (tile < n_tiles)
-            add_values(t, stage + warp / 8 * TILE * KV_STRIDE, tile, begin + tile * TILE, end,
+#pragma unroll 1
+    for (int first = 0; first < n_tiles; first += STAGE_TILES) {
+        const unsigned char *stage = take_stage(t);
+        for (int i = warp / 8; i < min(n_tiles - first, (int)STAGE_TILES); i += 2)
+            add_values(t, stage + i * TILE * KV_STRIDE, first + i, begin + (first + i) * TILE, end,
                        newest, w);
         give_stage(t);
     }
@@ -289,17 +292,10 @@ __device__ static inline void store_piece(const token_state &t, const attending 
 
 /* ---- the phases ---- */
 
-__device__ static inline void project_attention(token_state &t, const token_layer &l, int layer,
-                                                bool sums)
+__device__ static inline void project_attention(token_state &t, const held_groups &x, int layer)
 {
-    float2 factor[2], v[2];
-    held_groups x;
-    load_norm(factor, l.input_norm);
-    if (sums) add_sums(t, t.n_clusters);
-    load_input(t, v, factor);
-    hold_groups(x, v);
-    const int blocks = t.n_clusters * RANKS, first = block_index(t);
-    const int n = (PROJECTED_ROWS / W4_STRIP_ROWS - first + blocks - 1) / blocks;
+    const int first = block_index(t);
+    const int n = (PROJECTED_ROWS / W4_STRIP_ROWS - first + TOKEN_BLOCKS - 1) / TOKEN_BLOCKS;
 #pragma unroll 1
     for (int i = 0; i < n; i += 2) multiply_strips(t, x, i, min(n - i, 2));
     sync_threads<CONSUMER_THREADS>();
@@ -308,7 +304,8 @@ __device__ static inline void project_attention(token_state &t, const token_laye
     if (strip < n) {
         const float sum = r * sum_parts(t, strip, output % W4_STRIP_ROWS);
         if (threadIdx.x % 4 == 0)
-            t.a->projected[(first + strip * blocks) * W4_STRIP_ROWS + output % W4_STRIP_ROWS] = sum;
+            t.a->projected[(first + strip * TOKEN_BLOCKS) * W4_STRIP_ROWS +
+                           output % W4_STRIP_ROWS] = sum;
     }
     end_phase(t);
 }
@@ -329,13 +326,14 @@ __device__ static inline void attend(token_state &t, const token_layer &l)
     end_phase(t);
 }
 
-/* The block's 32 dims of a head: the sum of its pieces, in a fixed order, gated; to all blocks. */
-__device__ static inline void combine_pieces(const token_state &t, int i, int head, int n_parts)
+/* The block's 32 dims of the team's head: the sum of its pieces, in a fixed order, gated. */
+__device__ static inline void combine_pieces(const token_state &t, int n_parts)
 {
+    const int head = t.team;
     const token_args &a = *t.a;
     attention_shared &s = t.s->attention;
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const int dim = t.rank * (DIM / RANKS) + lane;
+    const int dim = t.rank * (DIM / TOKEN_RANKS) + lane;
     const float *out = a.part_out + (size_t)head * TOKEN_KV_PARTS * DIM + dim;
     const float *max = a.part_max + head * TOKEN_KV_PARTS,
                 *sum = a.part_sum + head * TOKEN_KV_PARTS;
@@ -361,42 +359,38 @@ __device__ static inline void combine_pieces(const token_state &t, int i, int he
         const int p = warp + k * CONSUMERS;
         mine += __shfl_sync(0xffffffffu, m[k / 2], p % WARP) * x[k];
     }
-    if (i > 0) sync_threads<CONSUMER_THREADS>(); /* `combined` is free */
     s.combined[warp][lane] = mine;
     sync_threads<CONSUMER_THREADS>();
-    if (warp < 2) {
+    if (warp == 0) {
         float o = 0;
         for (int w = 0; w < CONSUMERS; w++) o += s.combined[w][lane];
-        o = o / total * sigmoid_finite(gate);
-        float4 v;
-        v.x = __shfl_sync(0xffffffffu, o, lane % 8 * 4);
-        v.y = __shfl_sync(0xffffffffu, o, lane % 8 * 4 + 1);
-        v.z = __shfl_sync(0xffffffffu, o, lane % 8 * 4 + 2);
-        v.w = __shfl_sync(0xffffffffu, o, lane % 8 * 4 + 3);
-        send(v, t.s->out[i] + t.rank * (DIM / RANKS) + lane % 8 * 4, &t.s->out_here[i],
-             (uint32_t)(lane / 8 + 4 * warp));
+        store_tagged(a.mail->out[head] + dim, o / total * sigmoid_finite(gate), t.tag);
     }
 }
 
 __device__ static inline void output_attention(token_state &t)
 {
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n = count_of(t, TOKEN_HEADS);
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int n_parts = piece_of(t).n_parts;
-    if (threadIdx.x == 0)
-        for (int i = 0; i < n; i++) barrier_expect(&t.s->out_here[i], DIM * 4);
     begin_phase(t);
-#pragma unroll 1
-    for (int i = 0; i < n; i++) combine_pieces(t, i, t.cluster + i * t.n_clusters, n_parts);
-    for (int i = 0; i < n; i++) {
-        barrier_wait_cluster(&t.s->out_here[i], t.out_parity >> i & 1);
-        t.out_parity ^= 1u << i;
+    combine_pieces(t, n_parts);
+    if (warp < HEAD_GROUPS) {
+        const uint64_t *const from[1] = {t.a->mail->out[t.team] + warp * W4_GROUP + 2 * lane};
+        float2 v[1];
+        await_pairs(v, from, t.tag);
+        __syncwarp();
+        share_group(t, warp, v[0], 1);
     }
-    if (warp < HEAD_GROUPS * n)
-        share_group(t, warp, ((const float2 *)t.s->out)[warp * WARP + lane], 1);
     sync_threads<CONSUMER_THREADS>();
-#pragma unroll 1
-    for (int i = 0; i < n; i++) multiply_out(t, HEAD_GROUPS * i, t.cluster + i * t.n_clusters);
-    t.tag++;
+    multiply_out(t);
+}
+
+__device__ static inline void mix_attention(token_state &t, const token_layer &l, int layer,
+                                            const held_groups &x)
+{
+    project_attention(t, x, layer);
+    attend(t, l);
+    output_attention(t);
 }
 
 #endif

@@ -1,6 +1,6 @@
-/* A Gated DeltaNet layer's mixer in one phase: a cluster has a key head (or two), from its rows of
- * the projections over the recurrence of its two value heads to the columns of out_proj that their
- * 256 outputs meet. A block has 32 value columns of a value head. */
+/* A Gated DeltaNet layer's mixer in one phase: a team has a key head, from its rows of the
+ * projections over the recurrence of its two value heads to the columns of out_proj that their 256
+ * outputs meet. A block has 32 value columns of a value head. */
 #ifndef CALLA_CUDA_TOKEN_GDN_CUH
 #define CALLA_CUDA_TOKEN_GDN_CUH
 
@@ -43,17 +43,17 @@ struct gdn_place {
     float *state, *window;
 };
 
-__device__ static inline gdn_place place_gdn(const token_state &t, const token_layer &l, int head)
+__device__ static inline gdn_place place_gdn(const token_state &t, const token_layer &l)
 {
     const token_args &a = *t.a;
     const int tid = threadIdx.x;
     gdn_place p;
-    p.value_head = 2 * head + t.rank / SLICES;
+    p.value_head = 2 * t.team + t.rank / SLICES;
     float *layer = t.states + (size_t)l.mixer_index * a.store.layer_floats;
     p.window = layer + a.store.window_offset;
     p.state =
         layer + ((size_t)p.value_head * SLICES + t.rank % SLICES) * GDN_HEAD_DIM * GDN_COLUMNS;
-    p.channel = head * GDN_HEAD_DIM + tid % GDN_HEAD_DIM + tid / GDN_HEAD_DIM * KEY_SIZE;
+    p.channel = t.team * GDN_HEAD_DIM + tid % GDN_HEAD_DIM + tid / GDN_HEAD_DIM * KEY_SIZE;
     if (tid >= 2 * GDN_HEAD_DIM)
         p.channel = 2 * KEY_SIZE + p.value_head * GDN_HEAD_DIM + t.rank % SLICES * GDN_COLUMNS +
                     tid % GDN_COLUMNS;
@@ -98,18 +98,16 @@ __device__ static inline void load_past(const token_state &t, gdn_past &p, const
     p.rate = l.constants[1][at.value_head], p.bias = l.constants[2][at.value_head];
 }
 
-/* The head's rows of the projections: 6 strips and a quarter of one with gates a block, each to all
- * blocks. */
-__device__ static inline void project_gdn(token_state &t, const held_groups &x, int i, int head,
-                                          int layer)
+/* The head's rows of the projections: 6 strips and a quarter of one with gates a block. */
+__device__ static inline void project_gdn(token_state &t, const held_groups &x, int layer)
 {
     token_shared &s = *t.s;
+    token_mail &m = *t.a->mail;
     const int tid = threadIdx.x, lane = tid % WARP, warp = tid / WARP;
-    if (i > 0) sync_threads<CONSUMER_THREADS>(); /* parts are free */
 #pragma unroll 1
     for (int strip = 0; strip < HEAD_STRIPS; strip += 2) multiply_strips(t, x, strip, 2);
     const int own = warp - t.rank % 4 * 4; /* the warp's place among those with these columns */
-    const unsigned char *gates = take_stage(t, 0) + 2 * min(max(own, 0), 3) * (int)W4_BLOCK_BYTES;
+    const unsigned char *gates = take_stage(t) + 2 * min(max(own, 0), 3) * (int)W4_BLOCK_BYTES;
     const four_blocks f = take_blocks<W4_BLOCK_BYTES>(gates, gates);
     give_stage(t);
     const float gate = add_pair(multiply_blocks(f, x));
@@ -120,44 +118,46 @@ __device__ static inline void project_gdn(token_state &t, const held_groups &x, 
     const int output = tid / 4;
     if (output < HEAD_STRIPS * W4_STRIP_ROWS) {
         const float sum = r * sum_parts(t, output / W4_STRIP_ROWS, output % W4_STRIP_ROWS);
-        send_rows(sum, s.gdn.projected[i] + t.rank * HEAD_STRIPS * W4_STRIP_ROWS + output / 4 * 4,
-                  &s.projected_here[i]);
-    } else if (output < HEAD_STRIPS * W4_STRIP_ROWS + 8) { /* one warp: 2 rows, 8 blocks */
-        const int row = 2 * head % W4_STRIP_ROWS + lane / 16;
+        if (lane % 4 == 0)
+            store_tagged(m.projected[t.team] + t.rank * HEAD_STRIPS * W4_STRIP_ROWS + output, sum,
+                         t.tag);
+    } else if (warp == HEAD_STRIPS * W4_STRIP_ROWS / 8 && lane < 2) {
         const float(*p)[W4_STRIP_ROWS] = s.parts[HEAD_STRIPS];
-        const float sum = r * (p[0][row] + p[1][row] + (p[2][row] + p[3][row]));
-        if (lane % 16 < RANKS)
-            send(sum, s.gdn.gates[i] + 2 * t.rank + lane / 16, &s.projected_here[i],
-                 (uint32_t)(lane % 16));
+        const int row = 2 * t.team % W4_STRIP_ROWS + lane;
+        store_tagged(m.gates[t.team] + 2 * t.rank + lane,
+                     r * (p[0][row] + p[1][row] + (p[2][row] + p[3][row])), t.tag);
     }
 }
 
 /* Convolution of this block's channels, the gates. */
 __device__ static inline void convolve(const token_state &t, const gdn_past &past,
-                                       const gdn_place &at, int i)
+                                       const gdn_place &at)
 {
     gdn_shared &s = t.s->gdn;
+    const token_mail &m = *t.a->mail;
     const int tid = threadIdx.x, lane = tid % WARP, warp = tid / WARP;
     if (tid < CONV_THREADS) {
         const int from = tid < 2 * GDN_HEAD_DIM
                              ? tid
                              : 2 * GDN_HEAD_DIM + t.rank * GDN_COLUMNS + tid % GDN_COLUMNS;
-        const float x = s.projected[i][from], y = silu(past.before + past.tap * x);
+        const float x = await_value(m.projected[t.team] + from, t.tag);
+        __syncwarp();
+        const float y = silu(past.before + past.tap * x);
         if (t.rank == 0 || tid >= 2 * GDN_HEAD_DIM)
             at.window[(size_t)(t.position % CONV_TAPS) * CHANNELS + at.channel] = x;
-        if (tid < GDN_HEAD_DIM)
-            s.q[tid] = y;
-        else if (tid < 2 * GDN_HEAD_DIM)
-            s.k[tid - GDN_HEAD_DIM] = y;
-        else
-            s.v[tid - 2 * GDN_HEAD_DIM] = y;
+        s.qkv[tid] = y;
         const float square = warp_sum(y * y);
         if (lane == 0) s.small[warp] = square;
     } else if (warp == CONV_THREADS / WARP) {
-        const float *gates = s.gates[i] + t.rank / SLICES;
-        const float rate = gates[0] + gates[2] + (gates[4] + gates[6]) + past.bias;
+        /* Four quarters of a sum, 2 lanes apart; b's are in the lanes from 8 on. */
+        float gate = await_value(m.gates[t.team] + lane % 16, t.tag);
+        __syncwarp();
+        gate += __shfl_xor_sync(0xffffffffu, gate, 2);
+        gate += __shfl_xor_sync(0xffffffffu, gate, 4);
+        const float rate = __shfl_sync(0xffffffffu, gate, t.rank / SLICES) + past.bias;
+        const float beta = __shfl_sync(0xffffffffu, gate, 8 + t.rank / SLICES);
         s.small[DECAY] = expf(past.rate * softplus(rate)) + (rate - rate);
-        s.small[BETA] = sigmoid_finite(gates[8] + gates[10] + (gates[12] + gates[14]));
+        s.small[BETA] = sigmoid_finite(beta);
     }
 }
 
@@ -174,15 +174,15 @@ __device__ static inline float4 sum_rows(const float (&sums)[GDN_ROW_GROUPS][GDN
 /* What the delta rule adds along k: beta (v - decay S^T k). */
 __device__ static inline float4 delta_of(const gdn_shared &s, int quad)
 {
-    const float4 p = sum_rows(s.sums[0], quad), v = *(const float4 *)&s.v[quad * 4];
+    const float4 p = sum_rows(s.sums[0], quad),
+                 v = *(const float4 *)&s.qkv[2 * GDN_HEAD_DIM + quad * 4];
     const float decay = s.small[DECAY], beta = s.small[BETA];
     return make_float4(beta * (v.x - decay * p.x), beta * (v.y - decay * p.y),
                        beta * (v.z - decay * p.z), beta * (v.w - decay * p.w));
 }
 
 /* One step of the recurrence: S^T k and S^T q in one pass, as in gdn.cu. */
-__device__ static inline void recur(const token_state &t, gdn_past &past, const gdn_place &at,
-                                    int i)
+__device__ static inline void recur(const token_state &t, gdn_past &past, const gdn_place &at)
 {
     gdn_shared &s = t.s->gdn;
     const int tid = threadIdx.x, lane = tid % WARP, warp = tid / WARP;
@@ -197,8 +197,8 @@ __device__ static inline void recur(const token_state &t, gdn_past &past, const 
 #pragma unroll
     for (int r = 0; r < STATE_ROWS; r++) {
         const float4 e = past.state[r];
-        const float q = s.q[own.first + r] * q_scale;
-        kk[r] = s.k[own.first + r] * k_scale;
+        const float q = s.qkv[own.first + r] * q_scale;
+        kk[r] = s.qkv[GDN_HEAD_DIM + own.first + r] * k_scale;
         sums[0] += e.x * kk[r], sums[1] += e.y * kk[r], sums[2] += e.z * kk[r],
             sums[3] += e.w * kk[r];
         sums[4] += e.x * q, sums[5] += e.y * q, sums[6] += e.z * q, sums[7] += e.w * q;
@@ -218,16 +218,16 @@ __device__ static inline void recur(const token_state &t, gdn_past &past, const 
         s.sums[lane / 16][warp / 4][own.quad * 4 + (lane & 8 ? 2 : 0) + (lane & 4 ? 1 : 0)] =
             sums[0];
     sync_threads<CONSUMER_THREADS>();
-    if (tid < 8 * RANKS) { /* four columns of the output, to one block */
-        float qk = 0;
+    if (warp == 0) { /* a column of the output each */
+        float qk = 0, p = 0, o = 0;
 #pragma unroll
-        for (int j = 0; j < 4; j++) qk += s.q[lane + j * WARP] * s.k[lane + j * WARP];
+        for (int j = 0; j < 4; j++)
+            qk += s.qkv[lane + j * WARP] * s.qkv[GDN_HEAD_DIM + lane + j * WARP];
         qk = warp_sum(qk) * q_scale * k_scale;
-        const float4 p = sum_rows(s.sums[1], tid % 8), d = delta_of(s, tid % 8);
-        send(make_float4(decay * p.x + qk * d.x, decay * p.y + qk * d.y, decay * p.z + qk * d.z,
-                         decay * p.w + qk * d.w),
-             t.s->out[i] + t.rank * GDN_COLUMNS + tid % 8 * 4, &t.s->out_here[i],
-             (uint32_t)(tid / 8));
+#pragma unroll
+        for (int g = 0; g < GDN_ROW_GROUPS; g++) p += s.sums[0][g][lane], o += s.sums[1][g][lane];
+        o = decay * o + qk * (s.small[BETA] * (s.qkv[2 * GDN_HEAD_DIM + lane] - decay * p));
+        store_tagged(t.a->mail->out[t.team] + t.rank * GDN_COLUMNS + lane, o, t.tag);
     }
     const float4 d = delta_of(s, own.quad);
 #pragma unroll
@@ -240,70 +240,44 @@ __device__ static inline void recur(const token_state &t, gdn_past &past, const 
 }
 
 /* out_proj's inputs, factor (o r) silu(z): a warp has a group of 64. */
-__device__ static inline void gate_output(const token_state &t, const float2 (&factor)[2], int n)
+__device__ static inline void gate_output(const token_state &t, const float2 (&factor)[2])
 {
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const int i = warp / HEAD_GROUPS, group = warp % HEAD_GROUPS;
-    if (i < n) {
-        const float2 *o = (const float2 *)t.s->out[i] + lane;
-        const float2 gate =
-            ((const float2 *)(t.s->gdn.projected[i] + 4 * GDN_HEAD_DIM))[group * WARP + lane];
-        const float2 v = o[group * WARP], other = o[(group ^ 1) * WARP];
-        const float own = v.x * v.x + v.y * v.y, its = other.x * other.x + other.y * other.y;
+    const int lane = threadIdx.x % WARP, group = threadIdx.x / WARP;
+    const token_mail &m = *t.a->mail;
+    if (group < HEAD_GROUPS) {
+        const uint64_t *out = m.out[t.team] + 2 * lane;
+        const uint64_t *const from[3] = {out + group * W4_GROUP, out + (group ^ 1) * W4_GROUP,
+                                         m.projected[t.team] + 4 * GDN_HEAD_DIM + group * W4_GROUP +
+                                             2 * lane};
+        float2 v[3];
+        await_pairs(v, from, t.tag);
+        __syncwarp();
+        const float own = v[0].x * v[0].x + v[0].y * v[0].y;
+        const float its = v[1].x * v[1].x + v[1].y * v[1].y;
         const float r = inverse_root_finite(
             warp_sum(group & 1 ? its + own : own + its) / GDN_HEAD_DIM + t.a->eps);
-        share_group(t, warp,
-                    make_float2(factor[group & 1].x * (v.x * r) * silu(gate.x),
-                                factor[group & 1].y * (v.y * r) * silu(gate.y)),
+        share_group(t, group,
+                    make_float2(factor[group & 1].x * (v[0].x * r) * silu(v[2].x),
+                                factor[group & 1].y * (v[0].y * r) * silu(v[2].y)),
                     1);
     }
     sync_threads<CONSUMER_THREADS>();
 }
 
-__device__ static inline void mix_gdn(token_state &t, const token_layer &l, int layer, bool sums)
+__device__ static inline void mix_gdn(token_state &t, const token_layer &l, int layer,
+                                      const held_groups &x, gdn_past &past)
 {
-    token_shared &s = *t.s;
-    const int lane = threadIdx.x % WARP, n = count_of(t, TOKEN_HEADS);
-    gdn_past past, next;
-    gdn_place at = place_gdn(t, l, t.cluster);
-    float2 factor[2], out_factor[2], v[2];
-    load_norm(factor, l.input_norm);
+    const int lane = threadIdx.x % WARP;
+    const gdn_place at = place_gdn(t, l);
+    float2 out_factor[2];
     out_factor[0] = ((const float2 *)l.constants[3])[lane];
     out_factor[1] = ((const float2 *)l.constants[3])[WARP + lane];
-    load_past(t, past, at, l);
-    if (n > 1) load_past(t, next, place_gdn(t, l, t.cluster + t.n_clusters), l);
-    if (threadIdx.x == 0)
-        for (int i = 0; i < n; i++) {
-            barrier_expect(&s.projected_here[i], (HEAD_ROWS + 2 * RANKS) * 4);
-            barrier_expect(&s.out_here[i], 2 * GDN_HEAD_DIM * 4);
-        }
-    if (sums) add_sums(t, t.n_clusters);
-    load_input(t, v, factor);
-    held_groups x;
-    hold_groups(x, v);
-#pragma unroll 1
-    for (int i = 0; i < n; i++) project_gdn(t, x, i, t.cluster + i * t.n_clusters, layer);
-#pragma unroll 1
-    for (int i = 0; i < n; i++) {
-        if (i > 0) {
-            sync_threads<CONSUMER_THREADS>(); /* sums and small are free */
-            at = place_gdn(t, l, t.cluster + i * t.n_clusters);
-            past = next;
-        }
-        barrier_wait_cluster(&s.projected_here[i], t.projected_parity >> i & 1);
-        t.projected_parity ^= 1u << i;
-        convolve(t, past, at, i);
-        sync_threads<CONSUMER_THREADS>();
-        recur(t, past, at, i);
-    }
-    for (int i = 0; i < n; i++) {
-        barrier_wait_cluster(&s.out_here[i], t.out_parity >> i & 1);
-        t.out_parity ^= 1u << i;
-    }
-    gate_output(t, out_factor, n);
-#pragma unroll 1
-    for (int i = 0; i < n; i++) multiply_out(t, HEAD_GROUPS * i, t.cluster + i * t.n_clusters);
-    t.tag++;
+    project_gdn(t, x, layer);
+    convolve(t, past, at);
+    sync_threads<CONSUMER_THREADS>();
+    recur(t, past, at);
+    gate_output(t, out_factor);
+    multiply_out(t);
 }
 
 #endif

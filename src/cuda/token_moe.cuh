@@ -1,137 +1,84 @@
-/* The mixture of experts in one phase: every cluster computes the router for itself, a block 32
- * of its rows; the work is cut into pieces of 64 inner columns of a chosen expert or the shared
- * one, and a cluster has every n-th of them, from gate and up to the columns of down. */
+/* The mixture of experts in one phase. Every block computes two rows of the router; the experts'
+ * work is cut into pieces of 64 inner columns, of which a team has one of every second chosen
+ * expert, four in all, and half of the teams one of the shared expert: from gate and up to the
+ * columns of down. */
 #ifndef CALLA_CUDA_TOKEN_MOE_CUH
 #define CALLA_CUDA_TOKEN_MOE_CUH
 
 #include "cuda/token.cuh"
 
-/* Number i of the cluster's pieces: the shared expert's are the first. Dealt from the last cluster
- * on, since the first has one head more. */
-struct moe_unit {
-    bool shared;
-    int slot, group; /* which of the chosen; 64 inner columns */
-};
-__device__ static inline int count_units(const token_state &t)
+/* The team's piece i < CHOSEN_UNITS is of this one of the chosen; all are this group of columns. */
+__device__ static inline int slot_of(const token_state &t, int i)
 {
-    return (UNITS + t.cluster) / t.n_clusters;
+    return t.team / 8 + 2 * i;
 }
-__device__ static inline moe_unit unit_of(const token_state &t, int i)
+__device__ static inline int group_of(const token_state &t)
 {
-    const int number = t.n_clusters - 1 - t.cluster + i * t.n_clusters;
-    moe_unit u;
-    u.shared = number < SHARED_UNITS;
-    u.slot = number / SHARED_UNITS - 1, u.group = number % SHARED_UNITS;
-    return u;
+    return t.team % 8;
+}
+__device__ static inline bool has_shared(const token_state &t)
+{
+    return t.team >= TOKEN_TEAMS / 2;
 }
 
 /* ---- router ---- */
 
-/* The warp's two groups in four planes of 7 bits, 28 in all: what an f32 has, so that the products
- * with 8-bit codes are exact. x ~ scale * (2^21 a + 2^14 b + 2^7 c + d). */
-__device__ static inline void store_planes(const token_state &t, const float2 (&v)[2],
-                                           float (&scale)[2], float (&sum)[2])
+__device__ static inline bool has_gate(const token_state &t)
 {
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-#pragma unroll
-    for (int u = 0; u < 2; u++) {
-        const uint32_t largest =
-            __reduce_max_sync(0xffffffffu, max(__float_as_uint(v[u].x) & 0x7fffffffu,
-                                               __float_as_uint(v[u].y) & 0x7fffffffu));
-        const float most = __uint_as_float(largest);
-        const bool bad = largest >= 0x7f800000u, some = !bad && most > 0x1p-90f;
-        const float inverse = some ? __fdividef(0x1.f8p26f, most) : 0; /* below 2^27 */
-        scale[u] = bad ? __uint_as_float(0x7fc00000u) : some ? 1.0f / inverse : 0;
-        sum[u] = warp_sum(v[u].x + v[u].y);
-        int a = some ? __float2int_rn(v[u].x * inverse) : 0;
-        int b = some ? __float2int_rn(v[u].y * inverse) : 0;
-        unsigned char *planes = &t.s->moe.planes[2 * warp + u][0][2 * lane];
-#pragma unroll
-        for (int plane = 3; plane >= 0; plane--) {
-            const int high_a = plane ? (a + 64) >> 7 : 0, high_b = plane ? (b + 64) >> 7 : 0;
-            const uint32_t pair =
-                (uint32_t)((a - 128 * high_a) & 255) | (uint32_t)((b - 128 * high_b) & 255) << 8;
-            *(uint16_t *)(planes + plane * W4_GROUP) = (uint16_t)pair;
-            a = high_a, b = high_b;
-        }
-    }
-    __syncwarp();
+    return block_index(t) == TOKEN_BLOCKS - 1;
 }
 
-/* The warp's columns of 16 rows of the router, 8 from each of two stages, into parts[tile]. */
-__device__ static inline void route_tile(const token_state &t, const unsigned char *first,
-                                         const unsigned char *second, int tile,
-                                         const float (&scale)[2], const float (&sum)[2])
+/* The warp's 128 columns of a row, the lane's part, in f32. */
+__device__ static inline float route_row(const unsigned char *stage, int row, const float2 (&v)[2])
 {
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, q = lane % 4;
-    float low = 0, high = 0;
-#pragma unroll
-    for (int u = 0; u < 2; u++) {
-        const int group = 2 * warp + u, at = g * ROUTER_STRIDE + group * W4_GROUP + q * 16;
-        const uint4 a = *(const uint4 *)(first + at), b = *(const uint4 *)(second + at);
-        const uint4 x = *(const uint4 *)&t.s->moe.planes[group][g % 4][q * 16];
-        const int pair = ROUTER_PAIRS + g * ROUTER_PAIR_STRIDE + group * 4;
-        const uint32_t pair_low = *(const uint32_t *)(first + pair);
-        const uint32_t pair_high = *(const uint32_t *)(second + pair);
-        int d[4] = {0, 0, 0, 0};
-        multiply_bytes(d, a.x, b.x, a.y, b.y, x.x, x.y);
-        multiply_bytes(d, a.z, b.z, a.w, b.w, x.z, x.w);
-        /* Lanes 0 of a quad have the two upper planes, lanes 1 the lower ones. */
-        const float upper = (float)(128 * d[0] + d[1]), lower = (float)(128 * d[2] + d[3]);
-        const float dot_low = 16384.0f * upper + __shfl_down_sync(0xffffffffu, upper, 1);
-        const float dot_high = 16384.0f * lower + __shfl_down_sync(0xffffffffu, lower, 1);
-        low += bf16_low(pair_low) * (scale[u] * dot_low) + bf16_high(pair_low) * sum[u];
-        high += bf16_low(pair_high) * (scale[u] * dot_high) + bf16_high(pair_high) * sum[u];
-    }
-    if (q == 0) {
-        t.s->parts[tile][warp][g] = low;
-        t.s->parts[tile][warp][g + 8] = high;
-    }
-}
-
-/* The warp's columns of the shared expert's gate. */
-__device__ static inline void route_gate(const token_state &t, const unsigned char *stage,
-                                         const float2 (&v)[2])
-{
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const int lane = threadIdx.x % WARP, group = threadIdx.x / WARP * 2;
+    const unsigned char *codes = stage + row * TOKEN_HIDDEN + group * W4_GROUP + 2 * lane;
+    const uint32_t *pairs = (const uint32_t *)(stage + ROUTER_PAIRS) + row * GROUPS + group;
     float sum = 0;
 #pragma unroll
     for (int u = 0; u < 2; u++) {
-        const int group = (2 * warp + u) % 8;
-        const uint32_t codes =
-            *(const uint16_t *)(stage + ROUTER_GATE + group * W4_GROUP + 2 * lane);
-        const uint32_t pair = ((const uint32_t *)(stage + ROUTER_GATE_PAIRS))[group];
-        sum += (bf16_low(pair) * (float)(codes & 255) + bf16_high(pair)) * v[u].x;
-        sum += (bf16_low(pair) * (float)(codes >> 8) + bf16_high(pair)) * v[u].y;
+        const uint32_t c = *(const uint16_t *)(codes + u * W4_GROUP), pair = pairs[u];
+        sum += (bf16_low(pair) * (float)(c & 255) + bf16_high(pair)) * v[u].x;
+        sum += (bf16_low(pair) * (float)(c >> 8) + bf16_high(pair)) * v[u].y;
     }
-    sum = warp_sum(sum);
-    if (lane == 0) t.s->moe.gate[warp] = sum;
+    return sum;
 }
 
 /* Logits of the block's rows to all blocks. Returns the norm's factor. */
 __device__ static inline float route(token_state &t, const float2 (&v)[2], int layer)
 {
-    const int warp = threadIdx.x / WARP, output = threadIdx.x / 4;
-    float scale[2], sum[2];
-    store_planes(t, v, scale, sum);
-#pragma unroll 1
-    for (int tile = 0; tile < 2; tile++) {
-        const unsigned char *first = take_stage(t, 0), *second = take_stage(t, 1);
-        route_tile(t, first, second, tile, scale, sum);
-        if (warp / 4 == 2 * tile) route_gate(t, first, v);
-        if (warp / 4 == 2 * tile + 1) route_gate(t, second, v);
-        give_stage(t);
-        give_stage(t);
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    token_shared &s = *t.s;
+    uint64_t *logits = t.a->mail->logits;
+    const unsigned char *stage = take_stage(t);
+    const float a = route_row(stage, 0, v), b = route_row(stage, 1, v);
+    if (has_gate(t)) {
+        const float gate = warp_sum(route_row(stage, 2, v));
+        if (lane == 0) s.routed[2][warp] = gate;
     }
+    give_stage(t);
+    /* Half a warp sums up either row. */
+    float sum = (lane & 16 ? b : a) + __shfl_xor_sync(0xffffffffu, lane & 16 ? a : b, 16);
+#pragma unroll
+    for (int i = 8; i > 0; i /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, i);
+    if (lane % 16 == 0) s.routed[lane / 16][warp] = sum;
     sync_threads<CONSUMER_THREADS>();
     const float r = norm_factor(t, layer);
-    if (output < ROUTER_ROWS_BLOCK) {
-        const float logit = r * sum_parts(t, output / 16, output % 16);
-        send_rows(logit, t.s->moe.logits + t.rank * ROUTER_ROWS_BLOCK + output / 4 * 4,
-                  &t.s->logits_here);
+    if (warp < 2) {
+        const int row = lane / 16 + 2 * warp; /* warp 1: the gate, twice */
+        sum = s.routed[min(row, 2)][lane % 16];
+#pragma unroll
+        for (int i = 8; i > 0; i /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, i);
+        const int expert = ROUTER_ROWS * block_index(t) + row;
+        if (lane % 16 == 0 && row < ROUTER_ROWS && expert < t.a->n_experts)
+            store_tagged(logits + expert, r * sum, t.tag);
+        if (lane == 0 && warp == 1 && has_gate(t))
+            store_tagged(logits + TOKEN_MOST_EXPERTS, r * sum, t.tag);
     }
     return r;
 }
+
+/* ---- the choice, by the warp that fills the ring ---- */
 
 /* Keys of one lane, the largest first; equal ones stay in their order. */
 template <int N> __device__ static inline void sort_keys(uint32_t (&keys)[N], int (&which)[N])
@@ -148,130 +95,127 @@ template <int N> __device__ static inline void sort_keys(uint32_t (&keys)[N], in
         }
 }
 
-/* The expert of slot l in lane l < 8, as choose_keys (choose.cuh) chooses; lanes sort their keys
- * first, so that a round looks at one of each. */
-__device__ static inline int choose_sorted(const float *logits, int n)
+/* The inverse of order_key, but for NaN. */
+__device__ static inline float value_of_key(uint32_t key)
+{
+    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
+/* A lane has experts 2 lane, 2 lane + 1 of every 64. */
+__device__ static inline int expert_of(int i)
+{
+    return i / 2 * 64 + threadIdx.x % WARP * 2 + i % 2;
+}
+
+/* The experts chosen, as choose_experts (choose.cuh) does, and their weights: those of slot l in
+ * lane l < 8. Lanes sort their keys first, so that a round looks at one of each. */
+struct weighed_choice {
+    int expert;
+    float weight;
+};
+__device__ static inline weighed_choice choose_and_weigh(const token_state &t)
 {
     enum { KEYS = TOKEN_MOST_EXPERTS / WARP };
-    const int lane = threadIdx.x % WARP;
-    uint32_t keys[KEYS];
-    int which[KEYS], mine = 0;
+    static_assert(KEYS >= TOKEN_CHOSEN, "a lane may have all of them");
+    const int lane = threadIdx.x % WARP, n = t.a->n_experts;
+    const uint64_t *logits = t.a->mail->logits;
+    uint32_t keys[KEYS], mine = 0;
+    int which[KEYS];
+    float v[KEYS], rest = 0;
+    bool there;
+    do {
+        tagged_pair p[KEYS / 2];
+#pragma unroll
+        for (int i = 0; i < KEYS / 2; i++) p[i] = load_tagged_pair(logits + expert_of(2 * i));
+        there = true;
+#pragma unroll
+        for (int i = 0; i < KEYS; i++) {
+            const uint64_t word = i % 2 ? p[i / 2].second : p[i / 2].first;
+            there &= expert_of(i) >= n || has_tag(word, t.tag);
+            v[i] = value_of(word);
+        }
+    } while (!there);
+    __syncwarp();
 #pragma unroll
     for (int i = 0; i < KEYS; i++) {
-        which[i] = i * WARP + lane;
-        keys[i] = which[i] < n ? order_key(logits[which[i]]) : 0;
+        which[i] = expert_of(i);
+        keys[i] = which[i] < n ? order_key(v[i]) : 0;
+        if (which[i] < n) rest += v[i] - v[i];
     }
     sort_keys(keys, which);
+    weighed_choice c = {0, 0};
 #pragma unroll
     for (int s = 0; s < TOKEN_CHOSEN; s++) {
         const uint32_t largest = __reduce_max_sync(0xffffffffu, keys[0]);
         const uint32_t best =
             __reduce_min_sync(0xffffffffu, keys[0] == largest ? (uint32_t)which[0] : 0xffffffffu);
-        if (lane == s) mine = (int)best;
+        if (lane == s) c.expert = (int)best, mine = largest;
         const bool taken = (uint32_t)which[0] == best;
 #pragma unroll
-        for (int i = 0; i + 1 < KEYS; i++)
+        for (int i = 0; i + 1 < KEYS - s; i++) /* what later rounds can come to */
             if (taken) keys[i] = keys[i + 1], which[i] = which[i + 1];
-        if (taken) keys[KEYS - 1] = 0, which[KEYS - 1] = 0x7fffffff;
     }
-    return mine;
-}
-
-/* By the warp that fills the ring: the chosen experts, lane s slot s, and the weights of the
- * cluster's pieces in shared memory. */
-__device__ static inline int choose_units(const token_state &t, int n_units)
-{
-    const float *logits = t.s->moe.logits;
-    const int lane = threadIdx.x % WARP, n = t.a->n_experts;
-    const int expert = choose_sorted(logits, n);
-    float total = 0;
-#pragma unroll
-    for (int i = 0; i < TOKEN_MOST_EXPERTS / WARP; i++) {
-        const int e = i * WARP + lane;
-        if (e < n) total += logits[e] - logits[e];
-    }
-    /* 0, or NaN: a router that has overflowed must not look like a choice. */
-    total = warp_sum(total);
-    const float most = logits[__shfl_sync(0xffffffffu, expert, 0)];
-    const float w = lane < TOKEN_CHOSEN ? expf(logits[expert] - most) : 0;
-#pragma unroll
-    for (int s = 0; s < TOKEN_CHOSEN; s++) total += __shfl_sync(0xffffffffu, w, s);
-    for (int i = 0; i < n_units; i++) {
-        const moe_unit u = unit_of(t, i);
-        if (!u.shared && lane == u.slot) t.s->moe.weights[i] = w / total;
-    }
-    return expert;
+    const float most = value_of_key(__shfl_sync(0xffffffffu, mine, 0));
+    const float w = lane < TOKEN_CHOSEN ? expf(value_of_key(mine) - most) : 0;
+    /* `rest` is 0, or NaN: a router that has overflowed must not look like a choice. */
+    c.weight = w / (warp_sum(w) + warp_sum(rest));
+    return c;
 }
 
 /* ---- experts ---- */
 
-/* h of the cluster's pieces, 8 columns of each by a block, to all blocks. */
-__device__ static inline void multiply_inner(token_state &t, const held_groups &x, float r,
-                                             int n_units)
+/* h of the team's pieces, 8 columns of each by a block, to all blocks of the team. */
+__device__ static inline void multiply_inner(token_state &t, const held_groups &x, float r)
 {
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, unit = warp / 2;
+    const int n_units = CHOSEN_UNITS + has_shared(t);
+    if (has_shared(t)) multiply_strips(t, x, CHOSEN_UNITS, 1);
 #pragma unroll 1
-    for (int i = 0; i < n_units; i += 2) multiply_strips(t, x, i, min(n_units - i, 2));
+    for (int i = 0; i < CHOSEN_UNITS; i += 2) multiply_strips(t, x, i, 2);
     sync_threads<CONSUMER_THREADS>();
-    const int unit = warp / 2;
     if (unit >= n_units) return;
     /* Quads: columns 4 (warp % 2) ..., gate and up in turn. */
     const int column = warp % 2 * 4 + lane / 8;
     const float sum = r * sum_parts(t, unit, column + (lane & 4 ? 8 : 0));
     const float other = __shfl_xor_sync(0xffffffffu, sum, 4);
     const float h = lane & 4 ? silu(other) * sum : silu(sum) * other;
-    float4 v;
-    v.x = __shfl_sync(0xffffffffu, h, 0), v.y = __shfl_sync(0xffffffffu, h, 8);
-    v.z = __shfl_sync(0xffffffffu, h, 16), v.w = __shfl_sync(0xffffffffu, h, 24);
-    if (lane < RANKS)
-        send(v, t.s->moe.h[unit] + t.rank * 8 + warp % 2 * 4, &t.s->h_here, (uint32_t)lane);
+    if (lane % 8 == 0) store_tagged(t.a->mail->h[t.team][unit] + t.rank * 8 + column, h, t.tag);
 }
 
 /* The columns of down that meet them, 16 strips a block: partial sums of its 256 rows. */
-__device__ static inline void multiply_outer(token_state &t, float r, int n_units)
+__device__ static inline void multiply_outer(token_state &t)
 {
+    enum { PIECE = W4_STRIP_ROWS * W4_BLOCK_BYTES };
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    moe_shared &s = t.s->moe;
+    const int n_units = CHOSEN_UNITS + has_shared(t);
     if (warp < n_units) {
-        float weight = s.weights[warp];
-        if (unit_of(t, warp).shared)
-            weight = sigmoid_finite(r * warp_sum(lane < CONSUMERS ? s.gate[lane] : 0));
-        share_group(t, warp, ((const float2 *)s.h[warp])[lane], weight);
+        const uint64_t *const from[1] = {t.a->mail->h[t.team][warp] + 2 * lane};
+        float2 v[1];
+        await_pairs(v, from, t.tag);
+        __syncwarp();
+        share_group(t, warp, v[0], t.s->weights[warp]);
     }
     sync_threads<CONSUMER_THREADS>();
     float2 sum = make_float2(0, 0);
 #pragma unroll 1
-    for (int i = 0; i < n_units; i += 4) { /* two pieces a stage */
-        const bool more = i + 2 < n_units;
-        const unsigned char *first = take_stage(t, 0) + warp * W4_BLOCK_BYTES, *second = first;
-        if (more) second = take_stage(t, 1) + warp * W4_BLOCK_BYTES;
+    for (int i = 0; i < n_units; i += CHOSEN_UNITS) { /* the second stage has one piece */
+        const unsigned char *first = take_stage(t) + warp * W4_BLOCK_BYTES;
         held_groups x;
         hold_shared(t, x, i);
-        const four_blocks f = take_blocks<W4_STRIP_ROWS * W4_BLOCK_BYTES>(first, second);
+        const four_blocks f = take_blocks<PIECE>(first, first + 2 * PIECE);
         give_stage(t);
-        if (more) give_stage(t);
         const float2 v = multiply_blocks(f, x);
         if (i + lane % 4 < n_units) sum.x += v.x, sum.y += v.y; /* else there is no such piece */
     }
-    store_partial(t, t.cluster, sum);
+    store_partial(t, sum);
 }
 
-__device__ static inline void run_moe(token_state &t, const token_layer &l, int layer)
+__device__ static inline void run_moe(token_state &t, int layer, const held_groups &x,
+                                      const float2 (&v)[2])
 {
-    const int n_units = count_units(t);
-    float2 factor[2], v[2];
-    held_groups x;
-    load_norm(factor, l.post_norm);
-    if (threadIdx.x == 0) barrier_expect(&t.s->h_here, (uint32_t)n_units * W4_GROUP * 4);
-    add_sums(t, TOKEN_HEADS);
-    load_input(t, v, factor);
     const float r = route(t, v, layer);
-    hold_groups(x, v);
-    multiply_inner(t, x, r, n_units);
-    barrier_wait_cluster(&t.s->h_here, t.h_parity);
-    t.h_parity ^= 1;
-    multiply_outer(t, r, n_units);
-    t.tag++;
+    multiply_inner(t, x, r);
+    multiply_outer(t);
 }
 
 #endif

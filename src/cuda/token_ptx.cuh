@@ -1,6 +1,5 @@
 /* What the kernel of a token's layers needs of sm_90 beyond CUDA C++: a ring in shared memory that
- * bulk copies fill, stores into the shared memory of the other blocks of a cluster, a barrier of
- * the whole grid. */
+ * bulk copies fill, values in global memory that carry a tag, a barrier of the whole grid. */
 #ifndef CALLA_CUDA_TOKEN_PTX_CUH
 #define CALLA_CUDA_TOKEN_PTX_CUH
 
@@ -45,19 +44,6 @@ __device__ static inline void barrier_wait(uint64_t *barrier, uint32_t parity)
                      : "memory");
     while (!done);
 }
-/* And what other blocks of the cluster sent. */
-__device__ static inline void barrier_wait_cluster(uint64_t *barrier, uint32_t parity)
-{
-    uint32_t done;
-    do
-        asm volatile("{\n\t.reg .pred p;\n\t"
-                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
-                     "selp.u32 %0, 1, 0, p;\n\t}"
-                     : "=r"(done)
-                     : "r"(shared_address(barrier)), "r"(parity)
-                     : "memory");
-    while (!done);
-}
 __device__ static inline void barriers_started()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -74,44 +60,15 @@ __device__ static inline void copy_bulk(void *to, const void *from, uint32_t n_b
                  "l"(from), "r"(n_bytes), "r"(shared_address(barrier))
                  : "memory");
 }
-/* Stores v at `to` in block `rank` of the cluster (an address of this block's stands for the same
- * one there); its bytes arrive at `barrier` there. */
-__device__ static inline void send(float4 v, float *to, uint64_t *barrier, uint32_t rank)
+/* Into the second-level cache: n_bytes, a multiple of 16, that this or another multiprocessor will
+ * copy. */
+__device__ static inline void prefetch_bulk(const void *from, uint32_t n_bytes)
 {
-    asm volatile("{\n\t.reg .b32 to, at;\n\t"
-                 "mapa.shared::cluster.u32 to, %0, %2;\n\t"
-                 "mapa.shared::cluster.u32 at, %1, %2;\n\t"
-                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [to], {%3, %4, %5, "
-                 "%6}, [at];\n\t}" ::"r"(shared_address(to)),
-                 "r"(shared_address(barrier)), "r"(rank), "r"(__float_as_uint(v.x)),
-                 "r"(__float_as_uint(v.y)), "r"(__float_as_uint(v.z)), "r"(__float_as_uint(v.w))
-                 : "memory");
-}
-__device__ static inline void send(float v, float *to, uint64_t *barrier, uint32_t rank)
-{
-    asm volatile("{\n\t.reg .b32 to, at;\n\t"
-                 "mapa.shared::cluster.u32 to, %0, %2;\n\t"
-                 "mapa.shared::cluster.u32 at, %1, %2;\n\t"
-                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [to], %3, [at];\n\t"
-                 "}" ::"r"(shared_address(to)),
-                 "r"(shared_address(barrier)), "r"(rank), "r"(__float_as_uint(v))
-                 : "memory");
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(n_bytes) : "memory");
 }
 
-/* ---- cluster and grid ---- */
+/* ---- grid ---- */
 
-__device__ static inline uint32_t cluster_rank()
-{
-    uint32_t rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-__device__ static inline void cluster_wait()
-{
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
-                 "barrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
-}
 /* One thread for its block, behind a barrier of the block. */
 __device__ static inline void grid_signal(unsigned *counter)
 {
@@ -132,11 +89,56 @@ __device__ static inline void store_tagged(uint64_t *to, float value, uint32_t t
     const uint64_t word = (uint64_t)tag << 32 | __float_as_uint(value);
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
 }
+/* Two neighbours, each in one piece, 16-byte aligned. */
+struct tagged_pair {
+    uint64_t first, second;
+};
 __device__ static inline uint64_t load_tagged(const uint64_t *from)
 {
     uint64_t word;
     asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
     return word;
+}
+__device__ static inline tagged_pair load_tagged_pair(const uint64_t *from)
+{
+    tagged_pair p;
+    asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(p.first), "=l"(p.second)
+                 : "l"(from)
+                 : "memory");
+    return p;
+}
+__device__ static inline bool has_tag(uint64_t word, uint32_t tag)
+{
+    return (uint32_t)(word >> 32) == tag;
+}
+__device__ static inline float value_of(uint64_t word)
+{
+    return __uint_as_float((uint32_t)word);
+}
+/* Waits for N pairs; they are asked for together. */
+template <int N>
+__device__ static inline void await_pairs(float2 (&v)[N], const uint64_t *const (&from)[N],
+                                          uint32_t tag)
+{
+    tagged_pair p[N];
+    bool there;
+    do {
+        there = true;
+#pragma unroll
+        for (int i = 0; i < N; i++) p[i] = load_tagged_pair(from[i]);
+#pragma unroll
+        for (int i = 0; i < N; i++) there &= has_tag(p[i].first, tag) && has_tag(p[i].second, tag);
+    } while (!there);
+#pragma unroll
+    for (int i = 0; i < N; i++) v[i] = make_float2(value_of(p[i].first), value_of(p[i].second));
+}
+__device__ static inline float await_value(const uint64_t *from, uint32_t tag)
+{
+    uint64_t word;
+    do word = load_tagged(from);
+    while (!has_tag(word, tag));
+    return value_of(word);
 }
 
 /* The first n threads, n a constant. */

@@ -139,7 +139,7 @@ typedef struct model {
     int32_t *table;
     step_input *input;
     float *projected, *mixed, *logits, *h, *part_out, *part_max, *part_sum;
-    uint64_t *partial;
+    token_mail *mail;
     unsigned *arrived, *barrier;
     float *final_norm, *vocab[3];
     int32_t *bad;
@@ -232,8 +232,8 @@ static int make_model(void **state)
     m.part_out = device_floats(NULL, parts * 256);
     m.part_max = device_floats(NULL, parts);
     m.part_sum = device_floats(NULL, parts);
-    m.partial = device_bytes(NULL, TOKEN_PARTIALS * sizeof *m.partial);
-    check(cudaMemset(m.partial, 0, TOKEN_PARTIALS * sizeof *m.partial), "cudaMemset");
+    m.mail = device_bytes(NULL, sizeof *m.mail);
+    check(cudaMemset(m.mail, 0, sizeof *m.mail), "cudaMemset");
     unsigned zeros[16] = {0};
     m.arrived = device_bytes(zeros, sizeof zeros);
     m.barrier = device_bytes(zeros, sizeof zeros);
@@ -352,7 +352,6 @@ static void run_token(int which, int first, int end, bool head)
                     .first = first,
                     .end = end,
                     .n_experts = N_EXPERTS,
-                    .n_clusters = token_clusters(),
                     .eps = 1e-6f,
                     .store = store_of(which),
                     .input = m.input,
@@ -361,7 +360,7 @@ static void run_token(int which, int first, int end, bool head)
                     .final_norm = m.final_norm,
                     .logits = head ? m.vocab[which] : NULL,
                     .n_vocab = VOCAB,
-                    .partial = m.partial,
+                    .mail = m.mail,
                     .projected = m.projected,
                     .part_out = m.part_out,
                     .part_max = m.part_max,
@@ -493,8 +492,10 @@ static void test_not_finite(void **state)
 
 int main(void)
 {
-    int n = 0;
-    if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0 || token_clusters() == 0) {
+    int n = 0, n_sms = 0;
+    if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0 ||
+        cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, 0) != cudaSuccess ||
+        !token_fits_device(n_sms)) {
         printf("SKIP: no CUDA device that can run it\n");
         return 77;
     }
