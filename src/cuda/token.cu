@@ -31,6 +31,11 @@
 #define TOKEN_KERNEL 0
 #endif
 
+/* Whether weights are read ahead into the second-level cache: to be measured. */
+#ifndef TOKEN_PREFETCH
+#define TOKEN_PREFETCH 1
+#endif
+
 #if TOKEN_KERNEL
 /* ---- the warp that fills the ring ---- */
 
@@ -58,13 +63,19 @@ __device__ static inline void fill_piece(const token_state &t, unsigned char *to
 }
 
 /* The columns of the team's head of out_proj, 16 strips. */
+enum { OUT_BYTES = HEAD_GROUPS * W4_BLOCK_BYTES };
+__device__ static inline const unsigned char *out_columns(const token_state &t,
+                                                          const token_layer &l, int strip)
+{
+    const size_t block =
+        ((size_t)(t.rank * 16 + strip) * TOKEN_HEADS + (size_t)t.team) * HEAD_GROUPS;
+    return l.out + block * W4_BLOCK_BYTES;
+}
 __device__ static inline void fill_out(token_state &t, const token_layer &l)
 {
-    enum { BYTES = HEAD_GROUPS * W4_BLOCK_BYTES, ROW_BLOCKS = TOKEN_HEADS * HEAD_GROUPS };
     const int lane = threadIdx.x % WARP;
-    unsigned char *to = free_stage(t, 16 * BYTES);
-    const size_t block = (size_t)(t.rank * 16 + lane) * ROW_BLOCKS + t.team * HEAD_GROUPS;
-    if (lane < 16) fill_piece(t, to + lane * BYTES, l.out + block * W4_BLOCK_BYTES, BYTES);
+    unsigned char *to = free_stage(t, 16 * OUT_BYTES);
+    if (lane < 16) fill_piece(t, to + lane * OUT_BYTES, out_columns(t, l, lane), OUT_BYTES);
     next_stage(t);
 }
 
@@ -141,7 +152,32 @@ __device__ static inline void fill_router(token_state &t, const token_layer &l)
     next_stage(t);
 }
 
-__device__ static inline void fill_moe(token_state &t, const token_layer &l)
+__device__ static inline int head_pairs(const token_args &a)
+{
+    return (a.n_vocab + 2 * W4_STRIP_ROWS - 1) / (2 * W4_STRIP_ROWS);
+}
+
+/* The next layer's weights (or the first of the head's) go into the second-level cache: the device
+ * reads nothing while experts are chosen, and the ring cannot run ahead of them. */
+__device__ static inline void prefetch_next(const token_state &t, int next)
+{
+    const int lane = threadIdx.x % WARP, block = block_index(t);
+    if (next == t.a->end) {
+        const int pair = block + lane * TOKEN_BLOCKS;
+        if (t.a->logits && lane < STAGES && pair < head_pairs(*t.a))
+            prefetch_bulk(t.a->head + (size_t)pair * STAGE_BYTES, STAGE_BYTES);
+        return;
+    }
+    const token_layer &l = t.s->layers[next];
+    enum { N_STRIPS = PROJECTED_ROWS / W4_STRIP_ROWS };
+    const int strip = l.is_attention ? block + lane * TOKEN_BLOCKS
+                                     : gdn_strip(t.team, t.rank * HEAD_STRIPS + lane);
+    if (lane < HEAD_STRIPS && (!l.is_attention || strip < N_STRIPS))
+        prefetch_bulk(l.in + (size_t)strip * STRIP_BYTES, STRIP_BYTES);
+    if (lane >= 16) prefetch_bulk(out_columns(t, l, lane - 16), OUT_BYTES);
+}
+
+__device__ static inline void fill_moe(token_state &t, const token_layer &l, int next)
 {
     enum {
         STRIPS = TOKEN_WIDTH / 8,
@@ -154,6 +190,7 @@ __device__ static inline void fill_moe(token_state &t, const token_layer &l)
     const size_t out_block = (size_t)(t.rank * 16 + lane % 16) * OUT_BLOCKS + (size_t)group_of(t);
     fill_router(t, l);
     if (has_shared(t)) fill_whole(t, l.shared_inner + strip * STRIP_BYTES, STRIP_BYTES);
+    if (TOKEN_PREFETCH) prefetch_next(t, next);
     const weighed_choice c = choose_and_weigh(t);
     if (lane % 2 == t.team / 8 && lane < TOKEN_CHOSEN) t.s->weights[lane / 2] = c.weight;
     if (has_shared(t)) {
@@ -189,11 +226,6 @@ __device__ static inline void fill_moe(token_state &t, const token_layer &l)
     }
 }
 
-__device__ static inline int head_pairs(const token_args &a)
-{
-    return (a.n_vocab + 2 * W4_STRIP_ROWS - 1) / (2 * W4_STRIP_ROWS);
-}
-
 __device__ static inline void fill_ring(token_state &t)
 {
 #pragma unroll 1
@@ -204,7 +236,7 @@ __device__ static inline void fill_ring(token_state &t)
         else
             fill_gdn(t, l);
         t.tag++;
-        fill_moe(t, l);
+        fill_moe(t, l, i + 1);
         t.tag++;
     }
     if (!t.a->logits) return;

@@ -107,12 +107,12 @@ __device__ static inline void project_gdn(token_state &t, const held_groups &x, 
 #pragma unroll 1
     for (int strip = 0; strip < HEAD_STRIPS; strip += 2) multiply_strips(t, x, strip, 2);
     const int own = warp - t.rank % 4 * 4; /* the warp's place among those with these columns */
-    const unsigned char *gates = take_stage(t) + 2 * min(max(own, 0), 3) * (int)W4_BLOCK_BYTES;
-    const four_blocks f = take_blocks<W4_BLOCK_BYTES>(gates, gates);
+    const unsigned char *gates = take_stage(t) + 2 * own * (int)W4_BLOCK_BYTES;
+    if (own >= 0 && own < 4) {
+        const float gate = add_pair(multiply_blocks(take_blocks<W4_BLOCK_BYTES>(gates, gates), x));
+        if (lane % 4 < 2) s.parts[HEAD_STRIPS][own][lane / 4 + lane % 2 * 8] = gate;
+    }
     give_stage(t);
-    const float gate = add_pair(multiply_blocks(f, x));
-    if (own >= 0 && own < 4 && lane % 4 < 2)
-        s.parts[HEAD_STRIPS][own][lane / 4 + lane % 2 * 8] = gate;
     sync_threads<CONSUMER_THREADS>();
     const float r = norm_factor(t, layer);
     const int output = tid / 4;

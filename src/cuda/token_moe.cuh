@@ -169,9 +169,9 @@ __device__ static inline void multiply_inner(token_state &t, const held_groups &
 {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, unit = warp / 2;
     const int n_units = CHOSEN_UNITS + has_shared(t);
-    if (has_shared(t)) multiply_strips(t, x, CHOSEN_UNITS, 1);
 #pragma unroll 1
-    for (int i = 0; i < CHOSEN_UNITS; i += 2) multiply_strips(t, x, i, 2);
+    for (int i = has_shared(t) ? -2 : 0; i < CHOSEN_UNITS; i += 2) /* the shared one's is first */
+        multiply_strips(t, x, i < 0 ? CHOSEN_UNITS : i, i < 0 ? 1 : 2);
     sync_threads<CONSUMER_THREADS>();
     if (unit >= n_units) return;
     /* Quads: columns 4 (warp % 2) ..., gate and up in turn. */
