@@ -5,46 +5,16 @@
 #include "support/kernels.h"
 #include "support/support.h"
 
-#include "cuda/decode_kernels.h"
+#include "device.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void check(cudaError_t status, const char *what)
-{
-    if (status != cudaSuccess) fail_msg("%s: %s", what, cudaGetErrorString(status));
-}
-
-/* ---- device memory, freed by the end of a test ---- */
-
-static void *allocations[512];
-static int n_allocations;
-
-static void *device_bytes(const void *from, size_t n)
-{
-    void *p;
-    check(cudaMalloc(&p, n + 256), "cudaMalloc");
-    check(cudaMemset(p, 0xff, n + 256), "cudaMemset"); /* NaN */
-    if (from) check(cudaMemcpy(p, from, n, cudaMemcpyHostToDevice), "cudaMemcpy");
-    assert_true(n_allocations < 512);
-    allocations[n_allocations++] = p;
-    return p;
-}
-static float *device_floats(const float *from, size_t n)
-{
-    return device_bytes(from, n * sizeof(float));
-}
-static void fetch(void *to, const void *from, size_t n)
-{
-    check(cudaDeviceSynchronize(), "a kernel");
-    check(cudaMemcpy(to, from, n, cudaMemcpyDeviceToHost), "cudaMemcpy");
-}
 static void release(void)
 {
-    for (int i = 0; i < n_allocations; i++) cudaFree(allocations[i]);
-    n_allocations = 0;
+    gpu_free_all();
     guarded_check();
 }
 
@@ -53,27 +23,19 @@ static void repack(const w4_matrix *to, int64_t first, const matrix *m, repack_r
 {
     size_t groups = (size_t)m->rows * (size_t)m->cols / 64;
     repack_args a = {.blocks = (unsigned char *)(uintptr_t)to->blocks,
-                     .codes = device_bytes(m->codes, (size_t)m->rows * (size_t)m->cols / 2),
-                     .scales = device_bytes(m->scales, groups * 2),
-                     .biases = device_bytes(m->biases, groups * 2),
+                     .codes = gpu_bytes(m->codes, (size_t)m->rows * (size_t)m->cols / 2),
+                     .scales = gpu_bytes(m->scales, groups * 2),
+                     .biases = gpu_bytes(m->biases, groups * 2),
                      .cols = m->cols,
                      .first = first,
                      .n = m->rows,
                      .order = order};
-    check(launch_repack(&a, 0), "launch_repack");
-}
-
-static w4_matrix empty_w4(int32_t rows, int32_t cols)
-{
-    size_t bytes = (size_t)w4_strips(rows) * (size_t)(cols / W4_GROUP) * W4_BLOCK_BYTES;
-    w4_matrix m = {device_bytes(NULL, bytes), rows, cols};
-    check(cudaMemset((void *)(uintptr_t)m.blocks, 0, bytes), "cudaMemset");
-    return m;
+    assert_cuda(launch_repack(&a, 0), "launch_repack");
 }
 
 static w4_matrix device_w4(const matrix *m)
 {
-    w4_matrix w = empty_w4(m->rows, m->cols);
+    w4_matrix w = gpu_empty_w4(m->rows, m->cols);
     repack(&w, 0, m, REPACK_PLAIN);
     return w;
 }
@@ -133,24 +95,24 @@ static void check_gemv(gemv_input input, int32_t rows, int32_t cols, int32_t n, 
     gemv_args a = {.w = device_w4(&m),
                    .input = input,
                    .n = n,
-                   .x = device_floats(x, count * c),
+                   .x = gpu_floats(x, count * c),
                    .x_stride = cols,
-                   .factor = device_floats(factor, c),
+                   .factor = gpu_floats(factor, c),
                    .eps = 1e-6f,
-                   .gate = device_floats(gate, count * c),
+                   .gate = gpu_floats(gate, count * c),
                    .gate_stride = cols,
-                   .y = device_floats(y, count * r),
+                   .y = gpu_floats(y, count * r),
                    .y_stride = rows,
-                   .bad_layer = device_bytes(bad, sizeof bad),
+                   .bad_layer = gpu_bytes(bad, sizeof bad),
                    .layer = 7};
-    check(launch_gemv(&a, 4, 0), "launch_gemv");
+    assert_cuda(launch_gemv(&a, 4, 0), "launch_gemv");
     for (int32_t i = 0; i < n; i++) {
         float *row = expected + (size_t)i * r;
         stage_c(input, x + (size_t)i * c, gate + (size_t)i * c, factor, cols, u);
         multiply_c(&m, u, row);
         for (size_t k = 0; input != GEMV_INPUT_NORM && k < r; k++) row[k] += y[(size_t)i * r + k];
     }
-    fetch(y, a.y, count * r * sizeof *y);
+    gpu_fetch(y, a.y, count * r * sizeof *y);
     for (int32_t i = 0; i < n; i++) {
         const char *what =
             text("gemv %d, %d x %d, row %d of %d, %d", (int)input, rows, cols, i, n, kind);
@@ -164,7 +126,7 @@ static void check_gemv(gemv_input input, int32_t rows, int32_t cols, int32_t n, 
         }
         if (rows > 16) assert_rows(y + (size_t)i * r, expected + (size_t)i * r, r, 1e-3, what);
     }
-    fetch(bad, a.bad_layer, sizeof bad);
+    gpu_fetch(bad, a.bad_layer, sizeof bad);
     for (int i = 0; i < n; i++) assert_int_equal(bad[i], 1000);
     release();
 }
@@ -199,25 +161,25 @@ static void test_gemv_rows(void **state)
     x[2 * COLS + 77] = NAN;
     gemv_args a = {.w = device_w4(&m),
                    .n = MOST,
-                   .x = device_floats(x, MOST * COLS),
+                   .x = gpu_floats(x, MOST * COLS),
                    .x_stride = COLS,
-                   .factor = device_floats(factor, COLS),
+                   .factor = gpu_floats(factor, COLS),
                    .eps = 1e-6f,
-                   .y = device_floats(NULL, MOST * ROWS),
+                   .y = gpu_floats(NULL, MOST * ROWS),
                    .y_stride = ROWS,
-                   .bad_layer = device_bytes(bad, sizeof bad),
+                   .bad_layer = gpu_bytes(bad, sizeof bad),
                    .layer = 7};
-    check(launch_gemv(&a, 4, 0), "launch_gemv");
-    fetch(y, a.y, sizeof y);
-    fetch(bad, a.bad_layer, sizeof bad);
+    assert_cuda(launch_gemv(&a, 4, 0), "launch_gemv");
+    gpu_fetch(y, a.y, sizeof y);
+    gpu_fetch(bad, a.bad_layer, sizeof bad);
     for (int i = 0; i < MOST; i++) assert_int_equal(bad[i], i == 2 ? 7 : 9);
     for (int n = 1; n < 4; n++)
         for (int i = 0; i + n <= MOST; i++) {
             gemv_args one = a;
             one.n = n;
             one.x = a.x + i * COLS;
-            check(launch_gemv(&one, 4, 0), "launch_gemv");
-            fetch(alone, one.y, sizeof alone);
+            assert_cuda(launch_gemv(&one, 4, 0), "launch_gemv");
+            gpu_fetch(alone, one.y, sizeof alone);
             if (i != 2)
                 assert_memory_equal(alone, y[i], sizeof alone);
             else
@@ -281,14 +243,14 @@ static void check_moe(const moe_shape *s, fill_kind kind)
     fill(factor, hidden, FILL_NORMAL, 9);
     int32_t bad[MOST] = {9, 9, 9, 9, 9, 9, 9, 9};
     size_t groups = outputs * hidden / 64;
-    w8_matrix w = {device_bytes(router.codes, outputs * hidden), device_bytes(NULL, groups * 4),
+    w8_matrix w = {gpu_bytes(router.codes, outputs * hidden), gpu_bytes(NULL, groups * 4),
                    s->n_experts + 1, s->hidden};
-    check(launch_pair(device_bytes(router.scales, groups * 2),
-                      device_bytes(router.biases, groups * 2), (int64_t)groups,
-                      (uint32_t *)(uintptr_t)w.pairs, 0),
-          "launch_pair");
-    w4_matrix inner = empty_w4(s->n_experts * 2 * s->width, s->hidden);
-    w4_matrix shared_inner = empty_w4(2 * s->shared_width, s->hidden);
+    assert_cuda(launch_pair(gpu_bytes(router.scales, groups * 2),
+                            gpu_bytes(router.biases, groups * 2), (int64_t)groups,
+                            (uint32_t *)(uintptr_t)w.pairs, 0),
+                "launch_pair");
+    w4_matrix inner = gpu_empty_w4(s->n_experts * 2 * s->width, s->hidden);
+    w4_matrix shared_inner = gpu_empty_w4(2 * s->shared_width, s->hidden);
     repack(&inner, 0, &gate, REPACK_GATE);
     repack(&inner, 0, &up, REPACK_UP);
     repack(&shared_inner, 0, &shared[0], REPACK_GATE);
@@ -296,12 +258,12 @@ static void check_moe(const moe_shape *s, fill_kind kind)
     size_t block_row = W4_BLOCK_BYTES / W4_STRIP_ROWS;
     router_args r = {.w = w,
                      .n = s->n,
-                     .x = device_floats(x, n * hidden),
+                     .x = gpu_floats(x, n * hidden),
                      .x_stride = s->hidden,
-                     .factor = device_floats(factor, hidden),
+                     .factor = gpu_floats(factor, hidden),
                      .eps = 1e-6f,
-                     .logits = device_floats(NULL, n * outputs),
-                     .bad_layer = device_bytes(bad, sizeof bad)};
+                     .logits = gpu_floats(NULL, n * outputs),
+                     .bad_layer = gpu_bytes(bad, sizeof bad)};
     expert_args e = {
         .inner = inner,
         .outer = device_w4(&down),
@@ -322,12 +284,12 @@ static void check_moe(const moe_shape *s, fill_kind kind)
     };
     e.inner.rows = 2 * s->width;
     e.outer.rows = s->hidden;
-    e.h = device_floats(NULL, n * (size_t)e.h_stride);
-    check(launch_router(&r, 0), "launch_router");
-    check(launch_expert_inner(&e, 0), "launch_expert_inner");
-    check(launch_expert_outer(&e, 0), "launch_expert_outer");
-    fetch(logits, r.logits, n * outputs * sizeof *logits);
-    fetch(out, e.x_out, n * hidden * sizeof *out);
+    e.h = gpu_floats(NULL, n * (size_t)e.h_stride);
+    assert_cuda(launch_router(&r, 0), "launch_router");
+    assert_cuda(launch_expert_inner(&e, 0), "launch_expert_inner");
+    assert_cuda(launch_expert_outer(&e, 0), "launch_expert_outer");
+    gpu_fetch(logits, r.logits, n * outputs * sizeof *logits);
+    gpu_fetch(out, e.x_out, n * hidden * sizeof *out);
     const char *what = text("moe of %d, %d of %d, %d", s->hidden, s->k, s->n_experts, (int)kind);
     for (size_t i = 0; i < n; i++) {
         moe_row_c(s, &router, &gate, &up, &down, shared, x + i * hidden, factor,
@@ -384,8 +346,8 @@ static void check_gdn(int32_t key_heads, int32_t value_heads)
     for (size_t h = 0; h < heads; h++) neg[h] = -fabsf(neg[h]);
     step_input input;
     memset(&input, 0, sizeof input);
-    step_input *device_input = device_bytes(NULL, sizeof input);
-    gdn_step_args a = {.store = {.states = device_floats(NULL, 2 * floats),
+    step_input *device_input = gpu_bytes(NULL, sizeof input);
+    gdn_step_args a = {.store = {.states = gpu_floats(NULL, 2 * floats),
                                  .state_floats = floats,
                                  .layer_floats = floats,
                                  .window_offset = scan},
@@ -394,11 +356,11 @@ static void check_gdn(int32_t key_heads, int32_t value_heads)
                        .key_heads = key_heads,
                        .value_heads = value_heads,
                        .stride = (int64_t)stride,
-                       .taps = device_floats(taps, 4 * c),
-                       .neg_exp_a = device_floats(neg, heads),
-                       .dt_bias = device_floats(bias, heads),
-                       .out = device_floats(NULL, v)};
-    const float *device_rows = device_floats(projected, STEPS * stride);
+                       .taps = gpu_floats(taps, 4 * c),
+                       .neg_exp_a = gpu_floats(neg, heads),
+                       .dt_bias = gpu_floats(bias, heads),
+                       .out = gpu_floats(NULL, v)};
+    const float *device_rows = gpu_floats(projected, STEPS * stride);
     for (int t = 0; t < STEPS; t++) {
         const float *row = projected + (size_t)t * stride, *window[4];
         for (int i = 0; i < 4; i++)
@@ -420,11 +382,12 @@ static void check_gdn(int32_t key_heads, int32_t value_heads)
         }
         input.rows[0].position = t;
         input.rows[0].state = 1;
-        check(cudaMemcpy(device_input, &input, sizeof input, cudaMemcpyHostToDevice), "input");
+        assert_cuda(cudaMemcpy(device_input, &input, sizeof input, cudaMemcpyHostToDevice),
+                    "input");
         a.projected = device_rows + (size_t)t * stride;
-        check(launch_gdn_step(&a, 0), "launch_gdn_step");
-        fetch(out, a.out, v * sizeof *out);
-        fetch(got, a.store.states + floats, floats * sizeof *got);
+        assert_cuda(launch_gdn_step(&a, 0), "launch_gdn_step");
+        gpu_fetch(out, a.out, v * sizeof *out);
+        gpu_fetch(got, a.store.states + floats, floats * sizeof *got);
         assert_rows(out, expected, v, 1e-5, text("gdn step %d, %d heads", t, value_heads));
         assert_rows(got, state, scan, 1e-5, text("gdn state %d, %d heads", t, value_heads));
         assert_memory_equal(got + scan + (size_t)(t % 4) * c, row, c * sizeof *row);
@@ -470,30 +433,30 @@ static void check_attention(int32_t query_heads, int32_t kv_heads, int32_t posit
             f32_to_f16_c(wide, (int32_t)head, kv + (size_t)i * 2 * layer + k * head);
         }
     }
-    unsigned char *device_kv = device_bytes(kv, (size_t)n_blocks * 2 * layer * 2);
+    unsigned char *device_kv = gpu_bytes(kv, (size_t)n_blocks * 2 * layer * 2);
     attention_step_args a = {.store = {.kv = device_kv,
                                        .block_bytes = 2 * layer * 2,
                                        .layer_bytes = layer * 2,
-                                       .tables = device_bytes(table, (size_t)n_blocks * 4),
+                                       .tables = gpu_bytes(table, (size_t)n_blocks * 4),
                                        .max_blocks = n_blocks},
-                             .input = device_bytes(&input, sizeof input),
+                             .input = gpu_bytes(&input, sizeof input),
                              .n = 1,
                              .attention_index = 1,
                              .query_heads = query_heads,
                              .kv_heads = kv_heads,
-                             .projected = device_floats(projected, stride),
+                             .projected = gpu_floats(projected, stride),
                              .stride = (int64_t)stride,
-                             .q_norm = device_floats(factors, 256),
-                             .k_norm = device_floats(factors + 256, 256),
+                             .q_norm = gpu_floats(factors, 256),
+                             .k_norm = gpu_floats(factors + 256, 256),
                              .eps = 1e-6f,
-                             .part_out = device_floats(NULL, q_heads * ATTENTION_PARTS * 256),
-                             .part_max = device_floats(NULL, q_heads * ATTENTION_PARTS),
-                             .part_sum = device_floats(NULL, q_heads * ATTENTION_PARTS),
-                             .arrived = device_bytes(arrived, q_heads * 4),
-                             .out = device_floats(NULL, q_heads * 256)};
+                             .part_out = gpu_floats(NULL, q_heads * ATTENTION_PARTS * 256),
+                             .part_max = gpu_floats(NULL, q_heads * ATTENTION_PARTS),
+                             .part_sum = gpu_floats(NULL, q_heads * ATTENTION_PARTS),
+                             .arrived = gpu_bytes(arrived, q_heads * 4),
+                             .out = gpu_floats(NULL, q_heads * 256)};
     for (int round = 0; round < 2; round++) { /* `arrived` is zero again */
-        check(launch_attention_step(&a, 0), "launch_attention_step");
-        fetch(out, a.out, q_heads * 256 * sizeof *out);
+        assert_cuda(launch_attention_step(&a, 0), "launch_attention_step");
+        gpu_fetch(out, a.out, q_heads * 256 * sizeof *out);
     }
     const step_row *in = &input.rows[0];
     for (int32_t m = 0; m < kv_heads; m++) { /* the newest K and V */
@@ -604,27 +567,27 @@ static void check_sample(int32_t n_vocab, int32_t n_tokens, const sampling_case 
                                              .wanted = 1};
     step_output output = {.bad_logit = INT32_MAX};
     sample_args a = {
-        .input = device_bytes(&input, sizeof input),
+        .input = gpu_bytes(&input, sizeof input),
         .n = 1,
         .n_vocab = n_vocab,
         .n_tokens = n_tokens,
-        .logits = device_floats(logits, n),
-        .masks = device_bytes(mask, words * 4),
+        .logits = gpu_floats(logits, n),
+        .masks = gpu_bytes(mask, words * 4),
         .mask_words = (int32_t)words,
-        .bias_tokens = device_bytes(tokens, sizeof tokens),
-        .bias_values = device_floats(values, 3),
-        .generated_tokens = device_bytes(generated.distinct, (size_t)generated.n_distinct * 4),
-        .generated_counts = device_bytes(counts, (size_t)generated.n_distinct * 4),
+        .bias_tokens = gpu_bytes(tokens, sizeof tokens),
+        .bias_values = gpu_floats(values, 3),
+        .generated_tokens = gpu_bytes(generated.distinct, (size_t)generated.n_distinct * 4),
+        .generated_counts = gpu_bytes(counts, (size_t)generated.n_distinct * 4),
         .list = n_vocab,
-        .values = device_floats(NULL, n),
-        .parts = device_bytes(NULL, (size_t)sample_n_parts(n_tokens) * sizeof(sample_part)),
-        .bad_layer = device_bytes(&bad, 4),
-        .sampled = device_bytes(NULL, 8),
-        .output = device_bytes(&output, sizeof output)};
-    check(launch_sample(&a, 0), "launch_sample");
+        .values = gpu_floats(NULL, n),
+        .parts = gpu_bytes(NULL, (size_t)sample_n_parts(n_tokens) * sizeof(sample_part)),
+        .bad_layer = gpu_bytes(&bad, 4),
+        .sampled = gpu_bytes(NULL, 8),
+        .output = gpu_bytes(&output, sizeof output)};
+    assert_cuda(launch_sample(&a, 0), "launch_sample");
     int32_t sampled[2];
-    fetch(&output, a.output, sizeof output);
-    fetch(sampled, a.sampled, sizeof sampled);
+    gpu_fetch(&output, a.output, sizeof output);
+    gpu_fetch(sampled, a.sampled, sizeof sampled);
     const char *what = text("t %g k %d p %g min %g, %d tokens, seed %d", (double)p.temperature,
                             p.top_k, (double)p.top_p, (double)p.min_p, n_tokens, (int)seed);
     if (output.token != expected.token)

@@ -4,7 +4,7 @@
 #include "support/kernels.h"
 #include "support/support.h"
 
-#include "cuda/decode_kernels.h"
+#include "device.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -25,31 +25,9 @@ enum {
     VOCAB = 9010,
 };
 
-static void check(cudaError_t status, const char *what)
-{
-    if (status != cudaSuccess) fail_msg("%s: %s", what, cudaGetErrorString(status));
-}
-
-static void *device_bytes(const void *from, size_t n)
-{
-    void *p;
-    check(cudaMalloc(&p, n + 256), "cudaMalloc");
-    check(cudaMemset(p, 0xff, n + 256), "cudaMemset"); /* NaN */
-    if (from) check(cudaMemcpy(p, from, n, cudaMemcpyHostToDevice), "cudaMemcpy");
-    return p;
-}
-static float *device_floats(const float *from, size_t n)
-{
-    return device_bytes(from, n * sizeof(float));
-}
-static void fetch(void *to, const void *from, size_t n)
-{
-    check(cudaDeviceSynchronize(), "a kernel");
-    check(cudaMemcpy(to, from, n, cudaMemcpyDeviceToHost), "cudaMemcpy");
-}
 static void copy(void *to, const void *from, size_t n)
 {
-    check(cudaMemcpy(to, from, n, cudaMemcpyDeviceToDevice), "cudaMemcpy");
+    assert_cuda(cudaMemcpy(to, from, n, cudaMemcpyDeviceToDevice), "cudaMemcpy");
 }
 static float *random_floats(size_t n, fill_kind kind, uint64_t seed, float scale)
 {
@@ -63,20 +41,12 @@ static float *random_on_device(size_t n, uint64_t seed, float scale, float offse
 {
     float *x = random_floats(n, FILL_NORMAL, seed, scale);
     for (size_t i = 0; i < n; i++) x[i] += offset;
-    float *p = device_floats(x, n);
+    float *p = gpu_floats(x, n);
     free(x);
     return p;
 }
 
 /* ---- weights ---- */
-
-static w4_matrix empty_w4(int32_t rows, int32_t cols)
-{
-    size_t bytes = w4_bytes(rows, cols);
-    w4_matrix m = {device_bytes(NULL, bytes), rows, cols};
-    check(cudaMemset((void *)(uintptr_t)m.blocks, 0, bytes), "cudaMemset");
-    return m;
-}
 
 /* Random rows: the same 1,024 again and again, times another scale. */
 static void fill_rows(const w4_matrix *to, int64_t n, uint64_t seed, float scale, repack_rows order)
@@ -84,18 +54,20 @@ static void fill_rows(const w4_matrix *to, int64_t n, uint64_t seed, float scale
     const int32_t rows = 1024;
     matrix m = random_matrix(MATRIX_Q4, rows, to->cols, seed);
     size_t groups = (size_t)rows * (size_t)to->cols / 64, bytes = groups * 32;
-    unsigned char *codes = device_bytes(m.codes, bytes);
+    unsigned char *codes = gpu_bytes(m.codes, bytes);
     uint16_t *scales = malloc(groups * 2), *biases = malloc(groups * 2);
-    uint16_t *device_scales = device_bytes(NULL, groups * 2);
-    uint16_t *device_biases = device_bytes(NULL, groups * 2);
+    uint16_t *device_scales = gpu_bytes(NULL, groups * 2);
+    uint16_t *device_biases = gpu_bytes(NULL, groups * 2);
     for (int64_t first = 0, round = 0; first < n; first += rows, round++) {
         for (size_t i = 0; i < groups; i++) {
             float f = scale * (round % 2 ? -1.0f : 1.0f) / (float)(1 + (round + (int64_t)i) % 3);
             scales[i] = f32_to_bf16(bf16_to_f32(((const uint16_t *)m.scales)[i]) * f);
             biases[i] = f32_to_bf16(bf16_to_f32(((const uint16_t *)m.biases)[i]) * f);
         }
-        check(cudaMemcpy(device_scales, scales, groups * 2, cudaMemcpyHostToDevice), "scales");
-        check(cudaMemcpy(device_biases, biases, groups * 2, cudaMemcpyHostToDevice), "biases");
+        assert_cuda(cudaMemcpy(device_scales, scales, groups * 2, cudaMemcpyHostToDevice),
+                    "scales");
+        assert_cuda(cudaMemcpy(device_biases, biases, groups * 2, cudaMemcpyHostToDevice),
+                    "biases");
         repack_args a = {.blocks = (unsigned char *)(uintptr_t)to->blocks,
                          .codes = codes,
                          .scales = device_scales,
@@ -104,23 +76,23 @@ static void fill_rows(const w4_matrix *to, int64_t n, uint64_t seed, float scale
                          .first = first,
                          .n = n - first < rows ? n - first : rows,
                          .order = order};
-        check(launch_repack(&a, 0), "launch_repack");
-        check(cudaDeviceSynchronize(), "repack");
+        assert_cuda(launch_repack(&a, 0), "launch_repack");
+        assert_cuda(cudaDeviceSynchronize(), "repack");
     }
     free(scales), free(biases);
-    cudaFree(codes), cudaFree(device_scales), cudaFree(device_biases);
+    gpu_free(codes), gpu_free(device_scales), gpu_free(device_biases);
 }
 
 static w4_matrix random_w4(int32_t rows, int32_t cols, uint64_t seed, float scale)
 {
-    w4_matrix m = empty_w4(rows, cols);
+    w4_matrix m = gpu_empty_w4(rows, cols);
     fill_rows(&m, rows, seed, scale, REPACK_PLAIN);
     return m;
 }
 /* Gate and up of n experts. */
 static w4_matrix random_inner(int32_t n, uint64_t seed)
 {
-    w4_matrix m = empty_w4(n * 2 * TOKEN_WIDTH, HIDDEN);
+    w4_matrix m = gpu_empty_w4(n * 2 * TOKEN_WIDTH, HIDDEN);
     fill_rows(&m, n * TOKEN_WIDTH, seed, 0.05f, REPACK_GATE);
     fill_rows(&m, n * TOKEN_WIDTH, seed + 1, 0.05f, REPACK_UP);
     m.rows = 2 * TOKEN_WIDTH;
@@ -152,11 +124,11 @@ static void make_router(void)
 {
     matrix r = random_matrix(MATRIX_Q8, N_EXPERTS + 1, HIDDEN, 3);
     size_t groups = (size_t)(N_EXPERTS + 1) * HIDDEN / 64;
-    uint32_t *pairs = device_bytes(NULL, groups * 4);
-    check(launch_pair(device_bytes(r.scales, groups * 2), device_bytes(r.biases, groups * 2),
-                      (int64_t)groups, pairs, 0),
-          "launch_pair");
-    m.router = (w8_matrix){device_bytes(r.codes, groups * 64), pairs, N_EXPERTS + 1, HIDDEN};
+    uint32_t *pairs = gpu_bytes(NULL, groups * 4);
+    assert_cuda(launch_pair(gpu_bytes(r.scales, groups * 2), gpu_bytes(r.biases, groups * 2),
+                            (int64_t)groups, pairs, 0),
+                "launch_pair");
+    m.router = (w8_matrix){gpu_bytes(r.codes, groups * 64), pairs, N_EXPERTS + 1, HIDDEN};
 }
 
 static void make_layers(void)
@@ -179,7 +151,7 @@ static void make_layers(void)
                                   .mixer_index = i / 2};
         if (attention) layers[i].constants[0] = m.q_norm, layers[i].constants[1] = m.k_norm;
     }
-    m.layers = device_bytes(layers, sizeof layers);
+    m.layers = gpu_bytes(layers, sizeof layers);
 }
 
 static int make_model(void **state)
@@ -197,7 +169,7 @@ static int make_model(void **state)
     make_router();
     m.head = random_w4(VOCAB, HIDDEN, 22, 0.05f);
     m.final_norm = random_on_device(HIDDEN, 23, 0.3f, 1);
-    for (int i = 0; i < 3; i++) m.vocab[i] = device_floats(NULL, VOCAB);
+    for (int i = 0; i < 3; i++) m.vocab[i] = gpu_floats(NULL, VOCAB);
     m.input_norm = random_on_device(HIDDEN, 11, 0.3f, 1);
     m.post_norm = random_on_device(HIDDEN, 12, 0.3f, 1);
     m.taps = random_on_device(4 * CHANNELS, 13, 0.5f, 0);
@@ -214,30 +186,30 @@ static int make_model(void **state)
         for (size_t k = 0; k < 1000; k++) wide[(k * 7919 + i * 131) % KV_LAYER] *= -0.9f;
         f32_to_f16_c(wide, KV_LAYER, halves + i * KV_LAYER);
     }
-    m.start_kv = device_bytes(halves, kv_halves * 2);
+    m.start_kv = gpu_bytes(halves, kv_halves * 2);
     free(halves), free(wide);
     for (int i = 0; i < 3; i++) {
-        m.x[i] = device_floats(NULL, HIDDEN);
-        m.states[i] = device_floats(NULL, (size_t)2 * LAYER_FLOATS);
-        m.kv[i] = device_bytes(NULL, kv_halves * 2);
+        m.x[i] = gpu_floats(NULL, HIDDEN);
+        m.states[i] = gpu_floats(NULL, (size_t)2 * LAYER_FLOATS);
+        m.kv[i] = gpu_bytes(NULL, kv_halves * 2);
     }
     int32_t table[MOST_BLOCKS];
     for (int i = 0; i < MOST_BLOCKS; i++) table[i] = (i * 7 + 3) % MOST_BLOCKS;
-    m.table = device_bytes(table, sizeof table);
-    m.input = device_bytes(NULL, sizeof(step_input));
-    m.projected = device_floats(NULL, IN_ROWS);
-    m.mixed = device_floats(NULL, 4096);
-    m.logits = device_floats(NULL, N_EXPERTS + 1);
-    m.h = device_floats(NULL, 9 * TOKEN_WIDTH);
-    m.part_out = device_floats(NULL, parts * 256);
-    m.part_max = device_floats(NULL, parts);
-    m.part_sum = device_floats(NULL, parts);
-    m.mail = device_bytes(NULL, sizeof *m.mail);
-    check(cudaMemset(m.mail, 0, sizeof *m.mail), "cudaMemset");
+    m.table = gpu_bytes(table, sizeof table);
+    m.input = gpu_bytes(NULL, sizeof(step_input));
+    m.projected = gpu_floats(NULL, IN_ROWS);
+    m.mixed = gpu_floats(NULL, 4096);
+    m.logits = gpu_floats(NULL, N_EXPERTS + 1);
+    m.h = gpu_floats(NULL, 9 * TOKEN_WIDTH);
+    m.part_out = gpu_floats(NULL, parts * 256);
+    m.part_max = gpu_floats(NULL, parts);
+    m.part_sum = gpu_floats(NULL, parts);
+    m.mail = gpu_bytes(NULL, sizeof *m.mail);
+    assert_cuda(cudaMemset(m.mail, 0, sizeof *m.mail), "cudaMemset");
     unsigned zeros[16] = {0};
-    m.arrived = device_bytes(zeros, sizeof zeros);
-    m.barrier = device_bytes(zeros, sizeof zeros);
-    m.bad = device_bytes(NULL, 4);
+    m.arrived = gpu_bytes(zeros, sizeof zeros);
+    m.barrier = gpu_bytes(zeros, sizeof zeros);
+    m.bad = gpu_bytes(NULL, 4);
     make_layers();
     return 0;
 }
@@ -280,7 +252,7 @@ static void mix_by_kernels(int layer)
                            m.input_norm, m.projected, layer);
     gemv_args out = product(&m.out, attention ? GEMV_INPUT_PLAIN : GEMV_INPUT_GATED_NORM, m.mixed,
                             m.gdn_norm, m.x[0], layer);
-    check(launch_gemv(&in, 132, 0), "launch_gemv");
+    assert_cuda(launch_gemv(&in, 132, 0), "launch_gemv");
     if (attention) {
         attention_step_args a = {.store = store,
                                  .input = m.input,
@@ -297,7 +269,7 @@ static void mix_by_kernels(int layer)
                                  .part_sum = m.part_sum,
                                  .arrived = m.arrived,
                                  .out = m.mixed};
-        check(launch_attention_step(&a, 0), "launch_attention_step");
+        assert_cuda(launch_attention_step(&a, 0), "launch_attention_step");
     } else {
         gdn_step_args a = {.store = store,
                            .input = m.input,
@@ -311,9 +283,9 @@ static void mix_by_kernels(int layer)
                            .neg_exp_a = m.neg_exp_a,
                            .dt_bias = m.dt_bias,
                            .out = m.mixed};
-        check(launch_gdn_step(&a, 0), "launch_gdn_step");
+        assert_cuda(launch_gdn_step(&a, 0), "launch_gdn_step");
     }
-    check(launch_gemv(&out, 132, 0), "launch_gemv");
+    assert_cuda(launch_gemv(&out, 132, 0), "launch_gemv");
 }
 
 static void moe_by_kernels(int layer)
@@ -341,9 +313,9 @@ static void moe_by_kernels(int layer)
                      .logits = m.logits,
                      .h = m.h,
                      .x_out = m.x[0]};
-    check(launch_router(&r, 0), "launch_router");
-    check(launch_expert_inner(&e, 0), "launch_expert_inner");
-    check(launch_expert_outer(&e, 0), "launch_expert_outer");
+    assert_cuda(launch_router(&r, 0), "launch_router");
+    assert_cuda(launch_expert_inner(&e, 0), "launch_expert_inner");
+    assert_cuda(launch_expert_outer(&e, 0), "launch_expert_outer");
 }
 
 static void run_token(int which, int first, int end, bool head)
@@ -367,8 +339,8 @@ static void run_token(int which, int first, int end, bool head)
                     .part_sum = m.part_sum,
                     .barrier = m.barrier,
                     .bad_layer = m.bad};
-    check(launch_token(&a, 0), "launch_token");
-    check(cudaDeviceSynchronize(), "token");
+    assert_cuda(launch_token(&a, 0), "launch_token");
+    assert_cuda(cudaDeviceSynchronize(), "token");
 }
 
 static void set_position(int32_t position)
@@ -380,9 +352,9 @@ static void set_position(int32_t position)
         input.rows[0].cosines[j] = (float)cos(position / (j + 1.0));
         input.rows[0].sines[j] = (float)sin(position / (j + 1.0));
     }
-    check(cudaMemcpy(m.input, &input, sizeof input, cudaMemcpyHostToDevice), "input");
+    assert_cuda(cudaMemcpy(m.input, &input, sizeof input, cudaMemcpyHostToDevice), "input");
     const int32_t bad = 1000;
-    check(cudaMemcpy(m.bad, &bad, 4, cudaMemcpyHostToDevice), "bad");
+    assert_cuda(cudaMemcpy(m.bad, &bad, 4, cudaMemcpyHostToDevice), "bad");
     for (int i = 0; i < 3; i++) {
         copy(m.x[i], m.start_x, HIDDEN * 4);
         copy(m.states[i], m.start_states, (size_t)2 * LAYER_FLOATS * 4);
@@ -410,16 +382,16 @@ static void compare_floats(const float *value, const float *expected, size_t n, 
                            const char *what)
 {
     float *a = malloc(n * 4), *b = malloc(n * 4);
-    fetch(a, value, n * 4);
-    fetch(b, expected, n * 4);
+    gpu_fetch(a, value, n * 4);
+    gpu_fetch(b, expected, n * 4);
     assert_close(a, b, n, bound, what);
     free(a), free(b);
 }
 static void compare_bits(const void *value, const void *expected, size_t n, const char *what)
 {
     char *a = malloc(n), *b = malloc(n);
-    fetch(a, value, n);
-    fetch(b, expected, n);
+    gpu_fetch(a, value, n);
+    gpu_fetch(b, expected, n);
     if (memcmp(a, b, n) != 0) fail_msg("%s: other bits", what);
     free(a), free(b);
 }
@@ -429,8 +401,8 @@ static void compare_kv(int which, const char *what)
     const size_t n = (size_t)MOST_BLOCKS * KV_LAYER;
     uint16_t *a = malloc(n * 2), *b = malloc(n * 2);
     float *x = malloc(n * 4), *y = malloc(n * 4);
-    fetch(a, m.kv[which], n * 2);
-    fetch(b, m.kv[0], n * 2);
+    gpu_fetch(a, m.kv[which], n * 2);
+    gpu_fetch(b, m.kv[0], n * 2);
     for (size_t i = 0; i < n; i++) x[i] = f16_to_f32(a[i]), y[i] = f16_to_f32(b[i]);
     assert_close(x, y, n, 1e-3, what);
     free(a), free(b), free(x), free(y);
@@ -454,7 +426,7 @@ static void check_step(int32_t position)
     run_token(2, 0, N_LAYERS, true);
     compare_floats(m.x[2], m.x[0], HIDDEN, 4e-3, text("all layers at %d", (int)position));
     gemv_args head = product(&m.head, GEMV_INPUT_NORM, m.x[2], m.final_norm, m.vocab[0], N_LAYERS);
-    check(launch_gemv(&head, 132, 0), "launch_gemv");
+    assert_cuda(launch_gemv(&head, 132, 0), "launch_gemv");
     compare_floats(m.vocab[2], m.vocab[0], VOCAB, 1e-4, text("head at %d", (int)position));
     set_position(position);
     for (int i = 1; i < 3; i++) run_token(i, 0, N_LAYERS, i == 2);
@@ -464,7 +436,7 @@ static void check_step(int32_t position)
     compare_bits(m.states[2], m.states[1], (size_t)2 * LAYER_FLOATS * 4, "states again");
     compare_bits(m.kv[2], m.kv[1], (size_t)MOST_BLOCKS * KV_LAYER * 2, "KV again");
     int32_t bad;
-    fetch(&bad, m.bad, 4);
+    gpu_fetch(&bad, m.bad, 4);
     assert_int_equal(bad, 1000);
 }
 
@@ -483,9 +455,9 @@ static void test_not_finite(void **state)
     int32_t bad;
     for (int layer = 0; layer < 2; layer++) {
         set_position(40);
-        check(cudaMemcpy(m.x[1] + 77, &infinity, 4, cudaMemcpyHostToDevice), "x");
+        assert_cuda(cudaMemcpy(m.x[1] + 77, &infinity, 4, cudaMemcpyHostToDevice), "x");
         run_token(1, layer, N_LAYERS, true);
-        fetch(&bad, m.bad, 4);
+        gpu_fetch(&bad, m.bad, 4);
         assert_int_equal(bad, layer);
     }
 }
