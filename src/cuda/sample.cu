@@ -408,6 +408,35 @@ __device__ static int draw_with_cuts(drawing d, const step_sampling &p, int posi
     return draw_from_all(d, p, position, s);
 }
 
+/* The largest key of all ranges, by each warp for itself. */
+__device__ static uint64_t largest_of(const sample_part *parts, int n_parts)
+{
+    uint64_t most = 0;
+    for (int i = threadIdx.x % WARP; i < n_parts; i += WARP) most = max(most, parts[i].largest);
+    for (int m = WARP / 2; m > 0; m /= 2) {
+        const uint64_t other = __shfl_xor_sync(0xffffffffu, most, m);
+        most = max(most, other);
+    }
+    return most;
+}
+
+/* The sum of exp(value - d.max) over all ids, by one warp: a lane has a range, and they are added
+ * in their order. */
+__device__ static double sum_parts(const sample_part *parts, int n_parts, const drawing &d)
+{
+    const int lane = threadIdx.x % WARP;
+    double total = 0;
+    for (int first = 0; first < n_parts; first += WARP) {
+        double mine = 0;
+        if (first + lane < n_parts && parts[first + lane].largest) {
+            const sample_part &part = parts[first + lane];
+            mine = part.sum * exp((double)(d.values[id_of(part.largest)] - d.max));
+        }
+        for (int i = 0; i < WARP; i++) total += __shfl_sync(0xffffffffu, mine, i);
+    }
+    return total;
+}
+
 __global__ void __launch_bounds__(CHOOSE_THREADS) sample_choose_kernel(sample_args a, int n_parts)
 {
     __shared__ choose_shared s;
@@ -420,8 +449,7 @@ __global__ void __launch_bounds__(CHOOSE_THREADS) sample_choose_kernel(sample_ar
     if (tid == 0) out->bad_layer = a.bad_layer[row];
     if (!p.wanted) return;
     const sample_part *parts = a.parts + (size_t)row * n_parts;
-    uint64_t largest = 0;
-    for (int i = 0; i < n_parts; i++) largest = max(largest, parts[i].largest);
+    const uint64_t largest = largest_of(parts, n_parts);
     if (largest == 0) {
         if (tid == 0) out->token = -1;
         return;
@@ -430,11 +458,7 @@ __global__ void __launch_bounds__(CHOOSE_THREADS) sample_choose_kernel(sample_ar
     d.values = a.values + (size_t)row * a.n_vocab, d.n = a.n_tokens;
     d.max = d.values[id_of(largest)], d.scale = 0, d.cut = 0;
     d.least = p.min_p > 0 ? (double)p.min_p : 0;
-    double total = 0;
-    for (int i = 0; i < n_parts; i++)
-        if (parts[i].largest)
-            total += parts[i].sum * exp((double)(d.values[id_of(parts[i].largest)] - d.max));
-    const double log_total = log(total);
+    const double log_total = tid < WARP ? log(sum_parts(parts, n_parts, d)) : 0;
     const int n_best = n_best_of(p);
     if (n_best > 0) merge_best(parts, n_parts, n_best, s);
     int token = id_of(largest);
