@@ -160,7 +160,7 @@ typedef struct decode_scratch {
     sample_args sample;
     token_layer *layers; // [n_layers]
     token_mail *mail;
-    unsigned *barrier;   // [3]
+    unsigned *barrier; // [3]
 } decode_scratch;
 
 /* P rows of a chunk. */

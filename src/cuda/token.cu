@@ -31,11 +31,6 @@
 #define TOKEN_KERNEL 0
 #endif
 
-/* Whether weights are read ahead into the second-level cache: to be measured. */
-#ifndef TOKEN_PREFETCH
-#define TOKEN_PREFETCH 1
-#endif
-
 #if TOKEN_KERNEL
 /* ---- the warp that fills the ring ---- */
 
@@ -190,7 +185,7 @@ __device__ static inline void fill_moe(token_state &t, const token_layer &l, int
     const size_t out_block = (size_t)(t.rank * 16 + lane % 16) * OUT_BLOCKS + (size_t)group_of(t);
     fill_router(t, l);
     if (has_shared(t)) fill_whole(t, l.shared_inner + strip * STRIP_BYTES, STRIP_BYTES);
-    if (TOKEN_PREFETCH) prefetch_next(t, next);
+    prefetch_next(t, next);
     const weighed_choice c = choose_and_weigh(t);
     if (lane % 2 == t.team / 8 && lane < TOKEN_CHOSEN) t.s->weights[lane / 2] = c.weight;
     if (has_shared(t)) {

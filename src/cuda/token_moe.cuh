@@ -80,19 +80,22 @@ __device__ static inline float route(token_state &t, const float2 (&v)[2], int l
 
 /* ---- the choice, by the warp that fills the ring ---- */
 
-/* Keys of one lane, the largest first; equal ones stay in their order. */
-template <int N> __device__ static inline void sort_keys(uint32_t (&keys)[N], int (&which)[N])
+/* Keys of one lane, the largest first; equal ones stay in their order. A loop, here and in the
+ * choice: one warp runs this once a layer, and waits for its instructions more than for anything
+ * else. */
+template <int N> __device__ static inline void sort_keys(uint32_t (&keys)[N], uint32_t (&which)[N])
 {
+#pragma unroll 1
+    for (int round = 0; round < N; round += 2)
 #pragma unroll
-    for (int round = 0; round < N; round++)
+        for (int odd = 0; odd < 2; odd++)
 #pragma unroll
-        for (int i = round % 2; i + 1 < N; i += 2) {
-            const bool swap = keys[i] < keys[i + 1];
-            const uint32_t a = keys[i], b = keys[i + 1];
-            const int c = which[i], d = which[i + 1];
-            keys[i] = swap ? b : a, keys[i + 1] = swap ? a : b;
-            which[i] = swap ? d : c, which[i + 1] = swap ? c : d;
-        }
+            for (int i = odd; i + 1 < N; i += 2) {
+                const bool swap = keys[i] < keys[i + 1];
+                const uint32_t a = keys[i], b = keys[i + 1], c = which[i], d = which[i + 1];
+                keys[i] = swap ? b : a, keys[i + 1] = swap ? a : b;
+                which[i] = swap ? d : c, which[i + 1] = swap ? c : d;
+            }
 }
 
 /* The inverse of order_key, but for NaN. */
@@ -116,11 +119,10 @@ struct weighed_choice {
 __device__ static inline weighed_choice choose_and_weigh(const token_state &t)
 {
     enum { KEYS = TOKEN_MOST_EXPERTS / WARP };
-    static_assert(KEYS >= TOKEN_CHOSEN, "a lane may have all of them");
     const int lane = threadIdx.x % WARP, n = t.a->n_experts;
     const uint64_t *logits = t.a->mail->logits;
-    uint32_t keys[KEYS], mine = 0;
-    int which[KEYS];
+    static_assert(KEYS == 8 && TOKEN_MOST_EXPERTS <= 256, "a byte each in two words");
+    uint32_t keys[KEYS], which[KEYS], mine = 0;
     float v[KEYS], rest = 0;
     bool there;
     do {
@@ -138,23 +140,26 @@ __device__ static inline weighed_choice choose_and_weigh(const token_state &t)
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < KEYS; i++) {
-        which[i] = expert_of(i);
-        keys[i] = which[i] < n ? order_key(v[i]) : 0;
-        if (which[i] < n) rest += v[i] - v[i];
+        which[i] = (uint32_t)expert_of(i);
+        keys[i] = expert_of(i) < n ? order_key(v[i]) : 0;
+        if (expert_of(i) < n) rest += v[i] - v[i];
     }
     sort_keys(keys, which);
     weighed_choice c = {0, 0};
-#pragma unroll
+    uint32_t first = which[0] | which[1] << 8 | which[2] << 16 | which[3] << 24;
+    uint32_t second = which[4] | which[5] << 8 | which[6] << 16 | which[7] << 24;
+#pragma unroll 1
     for (int s = 0; s < TOKEN_CHOSEN; s++) {
-        const uint32_t largest = __reduce_max_sync(0xffffffffu, keys[0]);
+        const uint32_t largest = __reduce_max_sync(0xffffffffu, keys[0]), own = first & 255;
         const uint32_t best =
-            __reduce_min_sync(0xffffffffu, keys[0] == largest ? (uint32_t)which[0] : 0xffffffffu);
+            __reduce_min_sync(0xffffffffu, keys[0] == largest ? own : 0xffffffffu);
         if (lane == s) c.expert = (int)best, mine = largest;
-        const bool taken = (uint32_t)which[0] == best;
+        if (own != best) continue;
+        first = first >> 8 | second << 24, second >>= 8;
 #pragma unroll
-        for (int i = 0; i + 1 < KEYS - s; i++) /* what later rounds can come to */
-            if (taken) keys[i] = keys[i + 1], which[i] = which[i + 1];
+        for (int i = 0; i + 1 < KEYS; i++) keys[i] = keys[i + 1];
     }
+    __syncwarp();
     const float most = value_of_key(__shfl_sync(0xffffffffu, mine, 0));
     const float w = lane < TOKEN_CHOSEN ? expf(value_of_key(mine) - most) : 0;
     /* `rest` is 0, or NaN: a router that has overflowed must not look like a choice. */

@@ -116,7 +116,8 @@ __device__ static inline float value_of(uint64_t word)
 {
     return __uint_as_float((uint32_t)word);
 }
-/* Waits for N pairs; they are asked for together. */
+/* Waits for N pairs; they are asked for together, and all again while one is missing: asking for
+ * the missing ones alone, or a pause, is slower. */
 template <int N>
 __device__ static inline void await_pairs(float2 (&v)[N], const uint64_t *const (&from)[N],
                                           uint32_t tag)

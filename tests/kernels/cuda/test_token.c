@@ -1,5 +1,5 @@
 /* The kernel with all layers of a token (token.cu) against the kernels it stands for, which
- * test_decode.c compares with the C variants. Weights of the 35B's shape, few experts. */
+ * test_decode.c compares with the C variants. Weights of the 35B's shape, all experts or few. */
 #include "base/numbers.h"
 #include "support/kernels.h"
 #include "support/support.h"
@@ -13,8 +13,9 @@
 
 enum {
     HIDDEN = TOKEN_HIDDEN,
-    N_EXPERTS = 20,
-    N_LAYERS = 3, /* gdn, attention, gdn */
+    MOST_EXPERTS = TOKEN_MOST_EXPERTS,
+    FEW_EXPERTS = 21, /* most blocks have none, one has one */
+    N_LAYERS = 3,     /* gdn, attention, gdn */
     IN_ROWS = 12352,
     ATTENTION_ROWS = 9216,
     CHANNELS = 8192,
@@ -119,16 +120,18 @@ typedef struct model {
 } model;
 
 static model m;
+static int32_t n_experts =
+    MOST_EXPERTS; /* of a step: the first ones; the gate's row is behind them */
 
 static void make_router(void)
 {
-    matrix r = random_matrix(MATRIX_Q8, N_EXPERTS + 1, HIDDEN, 3);
-    size_t groups = (size_t)(N_EXPERTS + 1) * HIDDEN / 64;
+    matrix r = random_matrix(MATRIX_Q8, MOST_EXPERTS + 1, HIDDEN, 3);
+    size_t groups = (size_t)(MOST_EXPERTS + 1) * HIDDEN / 64;
     uint32_t *pairs = gpu_bytes(NULL, groups * 4);
     assert_cuda(launch_pair(gpu_bytes(r.scales, groups * 2), gpu_bytes(r.biases, groups * 2),
                             (int64_t)groups, pairs, 0),
                 "launch_pair");
-    m.router = (w8_matrix){gpu_bytes(r.codes, groups * 64), pairs, N_EXPERTS + 1, HIDDEN};
+    m.router = (w8_matrix){gpu_bytes(r.codes, groups * 64), pairs, MOST_EXPERTS + 1, HIDDEN};
 }
 
 static void make_layers(void)
@@ -161,8 +164,8 @@ static int make_model(void **state)
     m.gdn_in = random_w4(IN_ROWS, HIDDEN, 1, 0.05f);
     m.attention_in = random_w4(ATTENTION_ROWS, HIDDEN, 2, 0.05f);
     m.out = random_w4(HIDDEN, 4096, 4, 0.02f);
-    m.inner = random_inner(N_EXPERTS, 5);
-    m.outer = random_w4(N_EXPERTS * HIDDEN, TOKEN_WIDTH, 7, 0.1f);
+    m.inner = random_inner(MOST_EXPERTS, 5);
+    m.outer = random_w4(MOST_EXPERTS * HIDDEN, TOKEN_WIDTH, 7, 0.1f);
     m.outer.rows = HIDDEN;
     m.shared_inner = random_inner(1, 8);
     m.shared_outer = random_w4(HIDDEN, TOKEN_WIDTH, 10, 0.1f);
@@ -199,7 +202,7 @@ static int make_model(void **state)
     m.input = gpu_bytes(NULL, sizeof(step_input));
     m.projected = gpu_floats(NULL, IN_ROWS);
     m.mixed = gpu_floats(NULL, 4096);
-    m.logits = gpu_floats(NULL, N_EXPERTS + 1);
+    m.logits = gpu_floats(NULL, MOST_EXPERTS + 1);
     m.h = gpu_floats(NULL, 9 * TOKEN_WIDTH);
     m.part_out = gpu_floats(NULL, parts * 256);
     m.part_max = gpu_floats(NULL, parts);
@@ -290,7 +293,9 @@ static void mix_by_kernels(int layer)
 
 static void moe_by_kernels(int layer)
 {
-    router_args r = {.w = m.router,
+    w8_matrix router = m.router;
+    router.rows = n_experts + 1;
+    router_args r = {.w = router,
                      .n = 1,
                      .x = m.x[0],
                      .factor = m.post_norm,
@@ -304,7 +309,7 @@ static void moe_by_kernels(int layer)
                      .shared_outer = m.shared_outer,
                      .inner_bytes = w4_bytes(2 * TOKEN_WIDTH, HIDDEN),
                      .outer_bytes = w4_bytes(HIDDEN, TOKEN_WIDTH),
-                     .n_experts = N_EXPERTS,
+                     .n_experts = n_experts,
                      .k = TOKEN_CHOSEN,
                      .n = 1,
                      .x = m.x[0],
@@ -323,7 +328,7 @@ static void run_token(int which, int first, int end, bool head)
     token_args a = {.layers = m.layers,
                     .first = first,
                     .end = end,
-                    .n_experts = N_EXPERTS,
+                    .n_experts = n_experts,
                     .eps = 1e-6f,
                     .store = store_of(which),
                     .input = m.input,
@@ -444,7 +449,10 @@ static void test_steps(void **state)
 {
     (void)state;
     static const int32_t positions[] = {0, 2, 5, 15, 16, 300, 1000, 16383, 16384, 20000};
-    for (int i = 0; i < 10; i++) check_step(positions[i]);
+    for (int i = 0; i < 10; i++) {
+        n_experts = i % 2 ? FEW_EXPERTS : MOST_EXPERTS;
+        check_step(positions[i]);
+    }
 }
 
 /* The first layer whose input is not finite is told. */
