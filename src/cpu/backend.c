@@ -162,6 +162,11 @@ static calla_status cpu_step_wait(backend *b, step_result *results, int32_t n,
     return status;
 }
 
+static thread_pool *cpu_threads(const backend *b)
+{
+    return b->pool;
+}
+
 static int64_t cpu_snapshot_bytes(const backend *b)
 {
     return (int64_t)(b->store.state_floats * sizeof(float));
@@ -217,6 +222,7 @@ const backend_ops cpu_backend = {
     .snapshot_content_bytes = store_snapshot_content_bytes,
     .snapshot_save = store_snapshot_save,
     .snapshot_load = store_snapshot_load,
+    .threads = cpu_threads,
     .measure = cpu_measure,
     .set_profile = cpu_set_profile,
     .get_profile = cpu_get_profile,

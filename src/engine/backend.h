@@ -167,6 +167,10 @@ typedef struct backend_ops {
     calla_status (*snapshot_load)(backend *b, int64_t n_tokens, backend_get_fn *get, void *user,
                                   backend_snapshot **out, calla_error *err);
 
+    /* The backend's threads, for what the engine has to do between its calls. NULL if it has none.
+     */
+    struct thread_pool *(*threads)(const backend *b);
+
     /* See calla_engine_measure. NULL, like the next two, if the backend has no such thing. */
     calla_status (*measure)(backend *b, calla_machine_rates *rates, calla_error *err);
     /* See calla_engine_set_profile; get_profile writes at most BACKEND_MAX_PROFILE entries and

@@ -271,6 +271,7 @@ calla_status engine_create(const backend_ops *const *candidates, model_weights *
     e->keep_decoded = options->keep_decoded;
     set_info(e);
     CALLA_TRY_GOTO(sampler_init(&e->sampler, vocabulary.n_tokens, err), fail);
+    if (e->ops->threads) e->sampler.pool = e->ops->threads(e->backend);
     CALLA_TRY_GOTO(snapshot_store_init(&e->snapshots, e->ops, e->backend, e->options.n_snapshots,
                                        e->options.n_ctx, e->info.n_vocab, e->vocabulary.turn_token,
                                        err),

@@ -48,6 +48,11 @@ void token_counts_clear(token_counts *c)
 
 /* ---- sampler ---- */
 
+static int32_t n_pieces(int32_t n_tokens)
+{
+    return (n_tokens + SAMPLER_PIECE - 1) / SAMPLER_PIECE;
+}
+
 calla_status sampler_init(sampler *s, int32_t n_tokens, calla_error *err)
 {
     assert(n_tokens > 0);
@@ -57,18 +62,26 @@ calla_status sampler_init(sampler *s, int32_t n_tokens, calla_error *err)
                         &memory, err));
     s->candidates = memory;
     s->values = (float *)(void *)(s->candidates + n_tokens);
-    return CALLA_OK;
+    calla_status status =
+        mem_alloc((size_t)n_pieces(n_tokens), sizeof *s->pieces, "sampler", &memory, err);
+    if (status != CALLA_OK)
+        sampler_deinit(s);
+    else
+        s->pieces = memory;
+    return status;
 }
 
 void sampler_deinit(sampler *s)
 {
     mem_free(s->candidates);
+    mem_free(s->pieces);
     *s = (sampler){0};
 }
 
 int64_t sampler_bytes(int32_t n_tokens)
 {
-    return (int64_t)n_tokens * (int64_t)(sizeof(float) + sizeof(sampler_candidate));
+    return (int64_t)n_tokens * (int64_t)(sizeof(float) + sizeof(sampler_candidate)) +
+           n_pieces(n_tokens) * (int64_t)sizeof(sampler_piece);
 }
 
 /* ---- checks ---- */
@@ -113,7 +126,7 @@ calla_status sampling_check(const calla_sampling *p, int32_t n_tokens, calla_err
     return CALLA_OK;
 }
 
-calla_status logits_check(const float *logits, int64_t n, int64_t position, calla_error *err)
+static bool all_finite(const float *logits, int64_t n)
 {
     /* x - x is 0 for finite x and NaN else; eight sums so that the loop vectorises. */
     float sum[LANES] = {0};
@@ -123,8 +136,14 @@ calla_status logits_check(const float *logits, int64_t n, int64_t position, call
     for (; i < n; i++) sum[0] += logits[i] - logits[i];
     bool bad = false;
     for (int j = 0; j < LANES; j++) bad |= sum[j] != 0;
-    if (!bad) return CALLA_OK;
-    for (i = 0; isfinite(logits[i]); i++) {}
+    return !bad;
+}
+
+calla_status logits_check(const float *logits, int64_t n, int64_t position, calla_error *err)
+{
+    if (all_finite(logits, n)) return CALLA_OK;
+    int64_t i = 0;
+    while (isfinite(logits[i])) i++;
     return error_set(err, CALLA_ERR_NUMERIC,
                      "the model gave logit %g for token %lld after position %lld",
                      (double)logits[i], (long long)i, (long long)position);
@@ -132,9 +151,10 @@ calla_status logits_check(const float *logits, int64_t n, int64_t position, call
 
 /* ---- adjusted logits ---- */
 
-static void apply_mask(float *values, int32_t n, const uint32_t *mask)
+/* To ids [begin, end). */
+static void apply_mask(float *values, int32_t begin, int32_t end, const uint32_t *mask)
 {
-    for (int32_t i = 0; i < n; i++)
+    for (int32_t i = begin; i < end; i++)
         if (!(mask[i >> 5] >> (i & 31) & 1)) values[i] = -INFINITY;
 }
 
@@ -186,15 +206,21 @@ static inline floats exp_nonpositive(floats x)
 /* The largest of values[n], and in *first the lowest index that has it. */
 static float find_largest(const float *values, int32_t n, int32_t *first)
 {
-    floats most = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    enum { SIDE_BY_SIDE = 4 }; /* their comparisons hide each other's latency */
+    floats most[SIDE_BY_SIDE];
+    for (int j = 0; j < SIDE_BY_SIDE; j++) most[j] = (floats){0} - INFINITY;
     int32_t i = 0;
-    for (; i + VECTOR <= n; i += VECTOR) {
-        floats x;
-        memcpy(&x, values + i, sizeof x);
-        ints larger = x > most;
-        most = (floats)(((ints)x & larger) | ((ints)most & ~larger));
+    for (; i + SIDE_BY_SIDE * VECTOR <= n; i += SIDE_BY_SIDE * VECTOR) {
+        floats x[SIDE_BY_SIDE];
+        memcpy(x, values + i, sizeof x);
+        for (int j = 0; j < SIDE_BY_SIDE; j++) {
+            ints larger = x[j] > most[j];
+            most[j] = (floats)(((ints)x[j] & larger) | ((ints)most[j] & ~larger));
+        }
     }
-    float max = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
+    float max = -INFINITY;
+    for (int j = 0; j < SIDE_BY_SIDE; j++)
+        for (int k = 0; k < VECTOR; k++) max = fmaxf(max, most[j][k]);
     for (; i < n; i++) max = fmaxf(max, values[i]);
     for (i = 0; values[i] != max; i++) {}
     *first = i;
@@ -367,6 +393,65 @@ static int32_t draw(sampler *s, const draw_context *d, const calla_sampling *p, 
     return s->candidates[n_kept - 1].token;
 }
 
+/* ---- over the whole vocabulary, piece by piece ---- */
+
+typedef struct pieces_context {
+    sampler *s;
+    const float *logits;
+    const uint32_t *mask; /* or NULL */
+    float max;
+} pieces_context;
+
+static int32_t piece_end(const sampler *s, int64_t piece)
+{
+    int64_t end = (piece + 1) * SAMPLER_PIECE;
+    return end < s->n_tokens ? (int32_t)end : s->n_tokens;
+}
+
+static void copy_pieces(void *context, int64_t begin, int64_t end, int thread)
+{
+    pieces_context *c = context;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        int32_t from = (int32_t)i * SAMPLER_PIECE, to = piece_end(c->s, i);
+        c->s->pieces[i].bad = !all_finite(c->logits + from, to - from);
+        memcpy(c->s->values + from, c->logits + from, (size_t)(to - from) * sizeof(float));
+        if (c->mask) apply_mask(c->s->values, from, to, c->mask);
+    }
+}
+
+static void largest_of_pieces(void *context, int64_t begin, int64_t end, int thread)
+{
+    pieces_context *c = context;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        int32_t from = (int32_t)i * SAMPLER_PIECE;
+        sampler_piece *piece = &c->s->pieces[i];
+        piece->max = find_largest(c->s->values + from, piece_end(c->s, i) - from, &piece->first);
+        piece->first += from;
+    }
+}
+
+static void sum_pieces(void *context, int64_t begin, int64_t end, int thread)
+{
+    pieces_context *c = context;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        int32_t from = (int32_t)i * SAMPLER_PIECE;
+        c->s->pieces[i].sum =
+            sum_exponentials(c->s->values + from, piece_end(c->s, i) - from, c->max, 1);
+    }
+}
+
+static void run_pieces(pieces_context *c, thread_pool_fn fn)
+{
+    int32_t n = n_pieces(c->s->n_tokens);
+    if (c->s->pool)
+        thread_pool_run(c->s->pool, n, 1, fn, c);
+    else
+        fn(c, 0, n, 0);
+}
+
 /* ---- all of it ---- */
 
 calla_status sampler_none_left(int32_t n_tokens, int64_t position, calla_error *err)
@@ -381,18 +466,25 @@ calla_status sampler_choose(sampler *s, const float *logits, const calla_samplin
                             const token_counts *generated, int64_t position, calla_sampled *out,
                             calla_error *err)
 {
-    int32_t n = s->n_tokens;
-    CALLA_TRY(logits_check(logits, n, position - 1, err));
-    memcpy(s->values, logits, (size_t)n * sizeof(float));
-    if (p->token_mask) apply_mask(s->values, n, p->token_mask);
+    int32_t n = s->n_tokens, best = 0;
+    pieces_context c = {.s = s, .logits = logits, .mask = p->token_mask};
+    run_pieces(&c, copy_pieces);
+    for (int32_t i = 0; i < n_pieces(n); i++)
+        if (s->pieces[i].bad) return logits_check(logits, n, position - 1, err);
     for (int32_t i = 0; i < p->n_logit_bias; i++)
         s->values[p->logit_bias[i].token] += p->logit_bias[i].bias;
     apply_penalties(s->values, n, p, generated);
 
-    int32_t best;
-    float max = find_largest(s->values, n, &best);
+    run_pieces(&c, largest_of_pieces);
+    float max = -INFINITY;
+    for (int32_t i = 0; i < n_pieces(n); i++)
+        if (s->pieces[i].max > max) max = s->pieces[i].max, best = s->pieces[i].first;
     if (max == -INFINITY) return sampler_none_left(n, position, err);
-    double log_total = log(sum_exponentials(s->values, n, max, 1));
+    c.max = max;
+    run_pieces(&c, sum_pieces);
+    double total = 0;
+    for (int32_t i = 0; i < n_pieces(n); i++) total += s->pieces[i].sum;
+    double log_total = log(total);
 
     /* A temperature so low that its inverse overflows is greedy. */
     float scale = p->temperature > 0 ? 1 / p->temperature : INFINITY;

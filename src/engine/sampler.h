@@ -4,6 +4,7 @@
 #define CALLA_ENGINE_SAMPLER_H
 
 #include "base/error.h"
+#include "base/threads.h"
 
 /* How often each token was generated since the last sync. */
 typedef struct token_counts {
@@ -22,11 +23,24 @@ typedef struct sampler_candidate {
     int32_t token;
 } sampler_candidate;
 
+/* What a piece of the vocabulary adds to the whole. */
+typedef struct sampler_piece {
+    double sum;    /* of exponentials */
+    float max;     /* its largest value, */
+    int32_t first; /* the lowest id that has it */
+    bool bad;      /* a logit is not finite */
+} sampler_piece;
+
 typedef struct sampler {
     int32_t n_tokens;              /* ids below this can be sampled */
     float *values;                 /* [n_tokens] adjusted logits, -INFINITY = not allowed */
     sampler_candidate *candidates; /* [n_tokens] */
+    sampler_piece *pieces;         /* of SAMPLER_PIECE ids each */
+    /* Whose threads share the work, or NULL: the caller does it alone, with the same results. */
+    thread_pool *pool;
 } sampler;
+
+enum { SAMPLER_PIECE = 4096 };
 
 calla_status sampler_init(sampler *s, int32_t n_tokens, calla_error *err);
 void sampler_deinit(sampler *s);

@@ -277,6 +277,47 @@ static void top_p_agrees_with_a_full_sort_on_large_vocabularies(void **state)
     sampler_deinit(&large);
 }
 
+/* Several pieces, the last one short; all that is computed piece by piece. */
+static void threads_change_no_bit_of_a_result(void **state)
+{
+    (void)state;
+    enum { N = 5 * SAMPLER_PIECE / 2 };
+    sampler large;
+    calla_error err;
+    token_counts none = {0};
+    assert_ok(sampler_init(&large, N, &err), &err);
+    float *logits = malloc(N * sizeof *logits);
+    uint32_t *mask = malloc(N / 8);
+    for (int i = 0; i < N / 32; i++) mask[i] = (uint32_t)i * 2654435761u | 1;
+    for (int i = 0; i < 40; i++) {
+        fill(logits, N, (uint64_t)i);
+        logits[i * 251] = logits[N - 1 - i] = 4.5f; /* the largest, in two pieces */
+        double total = 0;
+        for (int j = 0; j < N; j++) total += exp((double)logits[j]);
+        calla_sampling p = {.temperature = i % 2 ? 1 : 0, .token_mask = i % 4 / 2 ? mask : NULL};
+        calla_sampled alone, together;
+        assert_ok(sampler_choose(&large, logits, &p, &none, i, &alone, &err), &err);
+        for (int n = 1; n <= 4; n++) {
+            assert_ok(thread_pool_create(n, &large.pool, &err), &err);
+            assert_ok(sampler_choose(&large, logits, &p, &none, i, &together, &err), &err);
+            assert_int_equal(together.token, alone.token);
+            assert_memory_equal(&together.logprob, &alone.logprob, sizeof alone.logprob);
+            thread_pool_free(large.pool);
+        }
+        large.pool = NULL;
+        if (i % 2 == 0 && !p.token_mask) {
+            assert_int_equal(alone.token, i * 251);
+            assert_true(fabs((double)alone.logprob - (4.5 - log(total))) < 1e-5);
+        }
+        logits[N - 1] = NAN;
+        assert_error(sampler_choose(&large, logits, &p, &none, i, &alone, &err), CALLA_ERR_NUMERIC,
+                     &err, "logit nan for token 10239");
+    }
+    free(mask);
+    free(logits);
+    sampler_deinit(&large);
+}
+
 static void select_in_order_whatever_the_input_order(void **state)
 {
     (void)state;
@@ -474,6 +515,7 @@ int main(void)
         cmocka_unit_test(only_tokens_inside_all_filters_are_drawn),
         cmocka_unit_test(frequencies_follow_the_probabilities),
         cmocka_unit_test(top_p_agrees_with_a_full_sort_on_large_vocabularies),
+        cmocka_unit_test(threads_change_no_bit_of_a_result),
         cmocka_unit_test(select_in_order_whatever_the_input_order),
         cmocka_unit_test(philox_has_its_published_answers),
         cmocka_unit_test(a_draw_is_the_inverse_cdf_in_id_order_at_philox_of_seed_and_position),
