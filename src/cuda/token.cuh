@@ -1,10 +1,16 @@
-/* The kernel of a token's layers (token.cu): shared memory, the ring, what its phases share. */
+/* The kernels of a token's layers (token.cu) and of several rows' tokens (token_rows.cu): shared
+ * memory, the ring, what their phases share. */
 #ifndef CALLA_CUDA_TOKEN_CUH
 #define CALLA_CUDA_TOKEN_CUH
 
 #include "cuda/choose.cuh"
 #include "cuda/token_ptx.cuh"
 #include "cuda/w4.cuh"
+
+/* Rows that the kernel has at once: token_rows.cu says 8. */
+#ifndef TOKEN_ROWS
+#define TOKEN_ROWS 1
+#endif
 
 enum {
     CONSUMERS = 16,
@@ -13,16 +19,16 @@ enum {
     GROUPS = TOKEN_HIDDEN / W4_GROUP,
     STRIP_BYTES = GROUPS * W4_BLOCK_BYTES, /* 16 rows of 2,048 columns */
     STAGE_BYTES = 2 * STRIP_BYTES,
-    STAGES = 5,
-    GDN_ROW_GROUPS = 4, /* of a state, 32 rows each */
-    MOST_ROUNDED = 8,   /* groups that all warps multiply by */
-    HEAD_GROUPS = 4,    /* of the 256 columns of out_proj that a head has */
-    HEAD_STRIPS = 6,    /* of a GDN head's q, k, v, z that a block has */
-    MOST_STRIPS = 8,    /* products of a block between two reductions */
-    KV_CHUNK = 256,     /* tokens between two rescalings of a softmax */
-    STAGE_TOKENS = 64,  /* rows of K or V in a stage */
-    KV_STRIDE = 576,    /* bytes between them: no two of a half warp in one bank */
-    Q_STRIDE = 288,     /* halves between heads */
+    STAGES = TOKEN_ROWS == 1 ? 5 : 3,
+    GDN_ROW_GROUPS = 4,                    /* of a state, 32 rows each */
+    MOST_ROUNDED = 8,                      /* groups that all warps multiply by */
+    HEAD_GROUPS = 4,                       /* of the 256 columns of out_proj that a head has */
+    HEAD_STRIPS = 6,                       /* of a GDN head's q, k, v, z that a block has */
+    MOST_STRIPS = TOKEN_ROWS == 1 ? 8 : 7, /* products of a block between two reductions */
+    KV_CHUNK = 256,                        /* tokens between two rescalings of a softmax */
+    STAGE_TOKENS = 64,                     /* rows of K or V in a stage */
+    KV_STRIDE = 576, /* bytes between them: no two of a half warp in one bank */
+    Q_STRIDE = 288,  /* halves between heads */
     P_STRIDE = 272,
     KV_HEADS_TOKEN = 2,
     GROUP_HEADS = 8,  /* query heads of a KV head */
@@ -48,7 +54,6 @@ struct attention_shared {
     __half p[2][GROUP_HEADS][P_STRIDE];
     __half newest[2][ATTENTION_HEAD_DIM]; /* K and V of this token */
     float max[CONSUMERS][GROUP_HEADS], sum[CONSUMERS][GROUP_HEADS];
-    float combined[CONSUMERS][WARP];
 };
 
 /* Groups of 64 inputs, rounded: x ~ scale (128 high + low). Lane l of a warp reads words[l % 8],
@@ -58,33 +63,49 @@ struct rounded_groups {
     float scale[MOST_ROUNDED], sum[MOST_ROUNDED];
 };
 
-struct token_shared {
-    unsigned char ring[STAGES][STAGE_BYTES];
+/* What a row of the step has. */
+struct row_shared {
     float parts[MOST_STRIPS][CONSUMERS][W4_STRIP_ROWS];
     float squares[CONSUMERS];
     rounded_groups rounded;
     float routed[ROUTER_ROWS + 1][CONSUMERS];
     float weights[8]; /* of the team's pieces of experts */
-    union {
-        gdn_shared gdn;
-        attention_shared attention;
-    };
+    gdn_shared gdn;
+};
+
+/* Where a row's past is. */
+struct row_place {
+    float *states;        /* its sequence's */
+    const int32_t *table; /* and blocks of KV */
+    int position;         /* of its token */
+};
+
+struct token_shared {
+    unsigned char ring[STAGES][STAGE_BYTES];
+    row_shared rows[TOKEN_ROWS];
+    attention_shared attention; /* of one row at a time */
     token_layer layers[TOKEN_MOST_LAYERS];
     uint64_t full[STAGES], empty[STAGES];
+    /* Of several rows: */
+    row_place places[TOKEN_ROWS];
+    int chosen[TOKEN_ROWS][TOKEN_CHOSEN]; /* experts */
+    uint64_t all_chosen;                  /* a barrier */
 };
 
 /* What is read 16 bytes at a time. */
-static_assert(offsetof(token_shared, gdn) % 16 == 0 && offsetof(gdn_shared, small) % 16 == 0 &&
-                  offsetof(gdn_shared, sums) % 16 == 0 && offsetof(attention_shared, p) % 16 == 0 &&
-                  offsetof(attention_shared, newest) % 16 == 0 &&
-                  offsetof(token_shared, squares) % 16 == 0 &&
-                  offsetof(token_shared, rounded) % 16 == 0,
+static_assert(sizeof(row_shared) % 16 == 0 && offsetof(row_shared, squares) % 16 == 0 &&
+                  offsetof(row_shared, rounded) % 16 == 0 && offsetof(row_shared, gdn) % 16 == 0 &&
+                  offsetof(gdn_shared, small) % 16 == 0 && offsetof(gdn_shared, sums) % 16 == 0 &&
+                  offsetof(token_shared, attention) % 16 == 0 &&
+                  offsetof(attention_shared, p) % 16 == 0 &&
+                  offsetof(attention_shared, newest) % 16 == 0,
               "aligned");
 static_assert(sizeof(token_shared) <= 227 * 1024, "a block's shared memory");
 
-/* Where a warp is. */
+/* Where a warp is. `own`, `a` and what follows it are those of a row. */
 struct token_state {
     token_shared *s;
+    row_shared *own;
     const token_args *a;
     int rank, team;
     int position;         /* of the token */
@@ -99,6 +120,24 @@ struct token_state {
 __device__ static inline int block_index(const token_state &t)
 {
     return t.team * TOKEN_RANKS + t.rank;
+}
+
+/* The ring's barriers, the layers; before a barrier of the block. */
+__device__ static inline void start_block(token_state &t)
+{
+    token_shared &s = *t.s;
+    const token_args &a = *t.a;
+    const int tid = threadIdx.x;
+    if (tid == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            barrier_start(&s.full[i], 1);
+            barrier_start(&s.empty[i], CONSUMERS);
+        }
+        barriers_started();
+    }
+    const int words = (int)(sizeof(token_layer) / 4);
+    for (int i = a.first * words + tid; i < a.end * words; i += TOKEN_THREADS)
+        ((uint32_t *)s.layers)[i] = ((const uint32_t *)a.layers)[i];
 }
 
 /* ---- the ring, by consumers ---- */
@@ -190,7 +229,7 @@ __device__ static inline void hold_groups(held_groups &x, const float2 (&v)[2])
 __device__ static inline void share_group(const token_state &t, int group, float2 v, float weight)
 {
     const int lane = threadIdx.x % WARP;
-    rounded_groups &r = t.s->rounded;
+    rounded_groups &r = t.own->rounded;
     float scale, sum;
     r.words[group][lane % 8][lane / 8] = round_group(v, scale, sum);
     if (lane == 0) r.scale[group] = scale * weight, r.sum[group] = sum * weight;
@@ -199,7 +238,7 @@ __device__ static inline void share_group(const token_state &t, int group, float
 __device__ static inline void hold_shared(const token_state &t, held_groups &x, int first)
 {
     const int lane = threadIdx.x % WARP;
-    const rounded_groups &r = t.s->rounded;
+    const rounded_groups &r = t.own->rounded;
     place_planes(x, *(const uint4 *)r.words[first + lane / 8][lane % 8]);
     x.scale = r.scale[first + lane % 4], x.sum = r.sum[first + lane % 4];
 }
@@ -225,6 +264,16 @@ __device__ static inline four_blocks take_blocks(const unsigned char *first,
     return f;
 }
 
+/* A group's part of two rows of products: scale * sum + bias * (sum of x), `upper` 16 times the
+ * second's sum. What is fused is said, so that it is the same wherever this is. */
+__device__ static inline float2 weigh_products(uint32_t low, uint32_t high, float scale, float sum,
+                                               int both, int upper)
+{
+    return make_float2(
+        __fmaf_rn(bf16_low(low), scale * (float)(both - upper), __fmul_rn(bf16_high(low), sum)),
+        __fmaf_rn(bf16_low(high), scale * 0.0625f * (float)upper, __fmul_rn(bf16_high(high), sum)));
+}
+
 /* Rows l / 4 (x) and l / 4 + 8 (y) of block l % 4 times its group. A byte of codes has one of
  * either row: it is multiplied as it is and without its lower half, 16 times the second row, and
  * the first is what that leaves. All that is exact, in int32 and, below 2^24, in f32. */
@@ -241,9 +290,7 @@ __device__ static inline float2 multiply_blocks(const four_blocks &f, const held
     }
     const int both = 128 * (d[0][0] + d[1][0]) + (d[0][1] + d[1][1]);
     const int upper = 128 * (d[0][2] + d[1][2]) + (d[0][3] + d[1][3]);
-    return make_float2(
-        bf16_low(f.low) * (x.scale * (float)(both - upper)) + bf16_high(f.low) * x.sum,
-        bf16_low(f.high) * (x.scale * 0.0625f * (float)upper) + bf16_high(f.high) * x.sum);
+    return weigh_products(f.low, f.high, x.scale, x.sum, both, upper);
 }
 
 /* Sums over pairs of lanes: even ones get that of x, odd ones that of y. */
@@ -264,14 +311,14 @@ __device__ static inline void multiply_strips(token_state &t, const held_groups 
     const four_blocks f = take_blocks<W4_BLOCK_BYTES>(first, first + STRIP_BYTES);
     give_stage(t);
     const float sum = add_pair(multiply_blocks(f, x));
-    if (own < n) t.s->parts[strip + own][warp][lane / 4 + lane % 2 * 8] = sum;
+    if (own < n) t.own->parts[strip + own][warp][lane / 4 + lane % 2 * 8] = sum;
 }
 
 /* Row `row` of parts[strip], by the four lanes of a quad, which all get it. */
 __device__ static inline float sum_parts(const token_state &t, int strip, int row)
 {
     const int first = threadIdx.x % 4 * 4;
-    const float(*p)[W4_STRIP_ROWS] = t.s->parts[strip] + first;
+    const float(*p)[W4_STRIP_ROWS] = t.own->parts[strip] + first;
     float sum = p[0][row] + p[1][row] + (p[2][row] + p[3][row]);
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
@@ -279,18 +326,21 @@ __device__ static inline float sum_parts(const token_state &t, int strip, int ro
 
 /* ---- the residual stream ---- */
 
-/* What a norm multiplies by: behind a barrier of the consumers. Says which layer met something not
- * finite. */
-__device__ static inline float norm_factor(const token_state &t, int layer)
+/* What a norm multiplies by: behind a barrier of the consumers. A thread that `tells` says which
+ * layer met something not finite. */
+__device__ static inline float norm_factor(const token_state &t, int layer, bool tells)
 {
-    const float4 *p = (const float4 *)t.s->squares;
+    const float4 *p = (const float4 *)t.own->squares;
     float sum[CONSUMERS / 4];
 #pragma unroll
     for (int i = 0; i < CONSUMERS / 4; i++) sum[i] = p[i].x + p[i].y + (p[i].z + p[i].w);
     const float mean = (sum[0] + sum[1] + (sum[2] + sum[3])) * (1.0f / TOKEN_HIDDEN);
-    if (threadIdx.x == 0 && block_index(t) == 0 && !is_finite(mean))
-        atomicMin(t.a->bad_layer, layer);
+    if (tells && block_index(t) == 0 && !is_finite(mean)) atomicMin(t.a->bad_layer, layer);
     return inverse_root_finite(mean + t.a->eps);
+}
+__device__ static inline float norm_factor(const token_state &t, int layer)
+{
+    return norm_factor(t, layer, threadIdx.x == 0);
 }
 
 /* Two of the block's 16 columns, by a lane of its first warp: 2 (lane % 8) and the next. x there
@@ -343,7 +393,7 @@ __device__ static inline void scale_stream(const token_state &t, float2 (&v)[2],
 {
     const float square =
         warp_sum(v[0].x * v[0].x + v[0].y * v[0].y + (v[1].x * v[1].x + v[1].y * v[1].y));
-    if (threadIdx.x % WARP == 0) t.s->squares[threadIdx.x / WARP] = square;
+    if (threadIdx.x % WARP == 0) t.own->squares[threadIdx.x / WARP] = square;
 #pragma unroll
     for (int u = 0; u < 2; u++) v[u].x *= factor[u].x, v[u].y *= factor[u].y;
 }
@@ -356,16 +406,20 @@ __device__ static inline void load_norm(float2 (&f)[2], const float *factor)
     f[1] = ((const float2 *)factor)[(2 * warp + 1) * WARP + lane];
 }
 
-/* A team's part of this half of a layer's sums. Rows lane / 4 (x) and lane / 4 + 8 (y) of the
- * warp's strip of the block's 16, of four lanes. Two buffers, as in load_stream. */
+/* Where a team's part of this half of a layer's sums goes, of the warp's strip of the block's 16.
+ * Two buffers, as in load_stream. */
+__device__ static inline uint64_t *partial_of(const token_state &t, token_mail &m)
+{
+    return m.partial[(t.tag + 1) & 1][t.rank * CONSUMERS + threadIdx.x / WARP][t.team];
+}
+/* Rows lane / 4 (x) and lane / 4 + 8 (y) of four lanes. */
 __device__ static inline void store_partial(const token_state &t, float2 v)
 {
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const uint32_t tag = t.tag + 1;
-    uint64_t *to = t.a->mail->partial[tag & 1][t.rank * CONSUMERS + warp][t.team];
+    const int lane = threadIdx.x % WARP;
+    uint64_t *to = partial_of(t, *t.a->mail);
     float sum = add_pair(v);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-    if (lane % 4 < 2) store_tagged(to + lane / 4 + lane % 2 * 8, sum, tag);
+    if (lane % 4 < 2) store_tagged(to + lane / 4 + lane % 2 * 8, sum, t.tag + 1);
 }
 
 /* ---- phases ---- */
@@ -394,6 +448,36 @@ __device__ static inline void multiply_out(token_state &t)
     const four_blocks f = take_blocks<W4_BLOCK_BYTES>(blocks, blocks + 2 * W4_BLOCK_BYTES);
     give_stage(t);
     store_partial(t, multiply_blocks(f, x));
+}
+
+/* ---- by the host ---- */
+
+template <typename Args> static bool token_kernel_fits(void (*kernel)(Args), int n_multiprocessors)
+{
+    int n = 0;
+    cudaError_t status = allow_shared(kernel, sizeof(token_shared));
+    if (status == cudaSuccess)
+        status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, kernel, TOKEN_THREADS,
+                                                               sizeof(token_shared));
+    if (status != cudaSuccess) cudaGetLastError();
+    return status == cudaSuccess && n * n_multiprocessors >= TOKEN_BLOCKS;
+}
+
+/* Cooperative: all blocks run at once, or the launch fails. */
+template <typename Args>
+static cudaError_t launch_token_kernel(void (*kernel)(Args), const Args &a, cudaStream_t stream)
+{
+    cudaLaunchAttribute attribute;
+    cudaLaunchConfig_t config = {};
+    attribute.id = cudaLaunchAttributeCooperative;
+    attribute.val.cooperative = 1;
+    config.gridDim = dim3(TOKEN_BLOCKS);
+    config.blockDim = dim3(TOKEN_THREADS);
+    config.dynamicSmemBytes = sizeof(token_shared);
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, a);
 }
 
 #endif

@@ -12,11 +12,13 @@ enum {
     PROJECTED_ROWS = QUERY_ROWS + 2 * KV_HEADS_TOKEN * DIM,
     TILE = 16, /* tokens of a tensor core's operand */
     STAGE_TILES = STAGE_TOKENS / TILE,
+    PART_STEP = 40, /* between the blocks with the first pieces of two rows of a step */
 };
 
 /* ---- where things are ---- */
 
-/* The piece of a context that a block has. Borders depend on the length alone. */
+/* The piece of a context that a block has. Borders depend on the length alone; short contexts have
+ * fewer pieces than there are blocks, so the rows of a step begin at different blocks. */
 struct context_piece {
     int kv_head, part, n_parts, begin, end;
 };
@@ -26,7 +28,7 @@ __device__ static inline context_piece piece_of(const token_state &t)
     const int length = t.position + 1;
     const int parts = TOKEN_KV_PARTS, block = block_index(t);
     const int per = ((length + parts - 1) / parts + TILE - 1) / TILE * TILE;
-    c.kv_head = block / parts, c.part = block % parts;
+    c.kv_head = block / parts, c.part = (block + t.a->row * PART_STEP) % parts;
     c.n_parts = (length + per - 1) / per;
     c.begin = min(c.part * per, length), c.end = min(c.begin + per, length);
     return c;
@@ -292,46 +294,62 @@ __device__ static inline void store_piece(const token_state &t, const attending 
 
 /* ---- the phases ---- */
 
+/* Strips of the projections that the block has. */
+__device__ static inline int attention_strips(const token_state &t)
+{
+    return (PROJECTED_ROWS / W4_STRIP_ROWS - block_index(t) + TOKEN_BLOCKS - 1) / TOKEN_BLOCKS;
+}
+/* What came of them for a row, behind a barrier. */
+__device__ static inline void store_attention_rows(const token_state &t, int layer, int n)
+{
+    const float r = norm_factor(t, layer);
+    const int output = threadIdx.x / 4, strip = output / W4_STRIP_ROWS;
+    if (strip >= n) return;
+    const float sum = r * sum_parts(t, strip, output % W4_STRIP_ROWS);
+    if (threadIdx.x % 4 == 0)
+        t.a->projected[(block_index(t) + strip * TOKEN_BLOCKS) * W4_STRIP_ROWS +
+                       output % W4_STRIP_ROWS] = sum;
+}
 __device__ static inline void project_attention(token_state &t, const held_groups &x, int layer)
 {
-    const int first = block_index(t);
-    const int n = (PROJECTED_ROWS / W4_STRIP_ROWS - first + TOKEN_BLOCKS - 1) / TOKEN_BLOCKS;
+    const int n = attention_strips(t);
 #pragma unroll 1
     for (int i = 0; i < n; i += 2) multiply_strips(t, x, i, min(n - i, 2));
     sync_threads<CONSUMER_THREADS>();
-    const float r = norm_factor(t, layer);
-    const int output = threadIdx.x / 4, strip = output / W4_STRIP_ROWS;
-    if (strip < n) {
-        const float sum = r * sum_parts(t, strip, output % W4_STRIP_ROWS);
-        if (threadIdx.x % 4 == 0)
-            t.a->projected[(first + strip * TOKEN_BLOCKS) * W4_STRIP_ROWS +
-                           output % W4_STRIP_ROWS] = sum;
-    }
+    store_attention_rows(t, layer, n);
     end_phase(t);
 }
 
+/* The block's piece of a row's context, if it has one. */
 __device__ static inline void attend(token_state &t, const token_layer &l)
 {
     const context_piece c = piece_of(t);
-    begin_phase(t);
-    if (c.begin < c.end) {
-        attending w = {{-INFINITY, -INFINITY}, {0, 0}, {{0, 0, 0, 0}, {0, 0, 0, 0}}};
-        prepare_queries(t, l, c);
-        sync_threads<CONSUMER_THREADS>();
+    if (c.begin >= c.end) return;
+    attending w = {{-INFINITY, -INFINITY}, {0, 0}, {{0, 0, 0, 0}, {0, 0, 0, 0}}};
+    prepare_queries(t, l, c);
+    sync_threads<CONSUMER_THREADS>();
 #pragma unroll 1
-        for (int begin = c.begin; begin < c.end; begin += KV_CHUNK)
-            attend_chunk(t, w, begin, min(begin + KV_CHUNK, c.end), t.position);
-        store_piece(t, w, c);
-    }
-    end_phase(t);
+    for (int begin = c.begin; begin < c.end; begin += KV_CHUNK)
+        attend_chunk(t, w, begin, min(begin + KV_CHUNK, c.end), t.position);
+    store_piece(t, w, c);
 }
 
-/* The block's 32 dims of the team's head: the sum of its pieces, in a fixed order, gated. */
-__device__ static inline void combine_pieces(const token_state &t, int n_parts)
+/* What all warps of a block know of a sum of pieces: the softmax's sum, the lane's gate. */
+struct combined_pieces {
+    float total, gate;
+};
+/* The warps' parts are where those of products were. */
+__device__ static inline float (*combined_of(const token_state &t))[WARP]
+{
+    static_assert(sizeof t.own->parts >= sizeof(float[CONSUMERS][WARP]), "room for them");
+    return (float(*)[WARP])t.own->parts;
+}
+
+/* The block's 32 dims of the team's head: the sum of the warp's pieces. */
+__device__ static inline combined_pieces combine_pieces(const token_state &t, int n_parts)
 {
     const int head = t.team;
     const token_args &a = *t.a;
-    attention_shared &s = t.s->attention;
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int dim = t.rank * (DIM / TOKEN_RANKS) + lane;
     const float *out = a.part_out + (size_t)head * TOKEN_KV_PARTS * DIM + dim;
@@ -359,28 +377,37 @@ __device__ static inline void combine_pieces(const token_state &t, int n_parts)
         const int p = warp + k * CONSUMERS;
         mine += __shfl_sync(0xffffffffu, m[k / 2], p % WARP) * x[k];
     }
-    s.combined[warp][lane] = mine;
-    sync_threads<CONSUMER_THREADS>();
-    if (warp == 0) {
-        float o = 0;
-        for (int w = 0; w < CONSUMERS; w++) o += s.combined[w][lane];
-        store_tagged(a.mail->out[head] + dim, o / total * sigmoid_finite(gate), t.tag);
-    }
+    combined_of(t)[warp][lane] = mine;
+    return {total, gate};
+}
+/* The warps' sums added up in a fixed order, gated, to the team, by a warp behind a barrier. */
+__device__ static inline void store_combined(const token_state &t, const combined_pieces &c)
+{
+    const int lane = threadIdx.x % WARP;
+    float o = 0;
+    for (int w = 0; w < CONSUMERS; w++) o += combined_of(t)[w][lane];
+    store_tagged(t.a->mail->out[t.team] + t.rank * (DIM / TOKEN_RANKS) + lane,
+                 o / c.total * sigmoid_finite(c.gate), t.tag);
+}
+/* A group of 64 of out_proj's inputs to all warps of the block, by a warp. */
+__device__ static inline void share_attended(const token_state &t, int group)
+{
+    const uint64_t *const from[1] = {t.a->mail->out[t.team] + group * W4_GROUP +
+                                     2 * (threadIdx.x % WARP)};
+    float2 v[1];
+    await_pairs(v, from, t.tag);
+    __syncwarp();
+    share_group(t, group, v[0], 1);
 }
 
 __device__ static inline void output_attention(token_state &t)
 {
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const int n_parts = piece_of(t).n_parts;
+    const int warp = threadIdx.x / WARP;
     begin_phase(t);
-    combine_pieces(t, n_parts);
-    if (warp < HEAD_GROUPS) {
-        const uint64_t *const from[1] = {t.a->mail->out[t.team] + warp * W4_GROUP + 2 * lane};
-        float2 v[1];
-        await_pairs(v, from, t.tag);
-        __syncwarp();
-        share_group(t, warp, v[0], 1);
-    }
+    const combined_pieces c = combine_pieces(t, piece_of(t).n_parts);
+    sync_threads<CONSUMER_THREADS>();
+    if (warp == 0) store_combined(t, c);
+    if (warp < HEAD_GROUPS) share_attended(t, warp);
     sync_threads<CONSUMER_THREADS>();
     multiply_out(t);
 }
@@ -389,7 +416,9 @@ __device__ static inline void mix_attention(token_state &t, const token_layer &l
                                             const held_groups &x)
 {
     project_attention(t, x, layer);
+    begin_phase(t);
     attend(t, l);
+    end_phase(t);
     output_attention(t);
 }
 

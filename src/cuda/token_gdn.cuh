@@ -71,18 +71,21 @@ __device__ static inline state_place place_state()
             warp % 4 * 2 + lane % 2};
 }
 
-__device__ static inline void load_past(const token_state &t, gdn_past &p, const gdn_place &at,
-                                        const token_layer &l)
+__device__ static inline void load_state(const token_state &t, gdn_past &p, const gdn_place &at)
 {
-    const int position = t.position;
-    const float *taps = l.constants[0];
     const state_place own = place_state();
 #pragma unroll
     for (int i = 0; i < STATE_ROWS; i++) {
         p.state[i] = make_float4(0, 0, 0, 0);
-        if (position > 0)
+        if (t.position > 0)
             p.state[i] = ((const float4 *)at.state)[(own.first + i) * (GDN_COLUMNS / 4) + own.quad];
     }
+}
+__device__ static inline void load_window(const token_state &t, gdn_past &p, const gdn_place &at,
+                                          const token_layer &l)
+{
+    const int position = t.position;
+    const float *taps = l.constants[0];
     p.before = 0, p.tap = 0;
     if (threadIdx.x < CONV_THREADS) {
 #pragma unroll
@@ -98,22 +101,11 @@ __device__ static inline void load_past(const token_state &t, gdn_past &p, const
     p.rate = l.constants[1][at.value_head], p.bias = l.constants[2][at.value_head];
 }
 
-/* The head's rows of the projections: 6 strips and a quarter of one with gates a block. */
-__device__ static inline void project_gdn(token_state &t, const held_groups &x, int layer)
+/* What came of a row's projections, behind a barrier: to the team. */
+__device__ static inline void store_projected(const token_state &t, int layer)
 {
-    token_shared &s = *t.s;
     token_mail &m = *t.a->mail;
     const int tid = threadIdx.x, lane = tid % WARP, warp = tid / WARP;
-#pragma unroll 1
-    for (int strip = 0; strip < HEAD_STRIPS; strip += 2) multiply_strips(t, x, strip, 2);
-    const int own = warp - t.rank % 4 * 4; /* the warp's place among those with these columns */
-    const unsigned char *gates = take_stage(t) + 2 * own * (int)W4_BLOCK_BYTES;
-    if (own >= 0 && own < 4) {
-        const float gate = add_pair(multiply_blocks(take_blocks<W4_BLOCK_BYTES>(gates, gates), x));
-        if (lane % 4 < 2) s.parts[HEAD_STRIPS][own][lane / 4 + lane % 2 * 8] = gate;
-    }
-    give_stage(t);
-    sync_threads<CONSUMER_THREADS>();
     const float r = norm_factor(t, layer);
     const int output = tid / 4;
     if (output < HEAD_STRIPS * W4_STRIP_ROWS) {
@@ -122,18 +114,35 @@ __device__ static inline void project_gdn(token_state &t, const held_groups &x, 
             store_tagged(m.projected[t.team] + t.rank * HEAD_STRIPS * W4_STRIP_ROWS + output, sum,
                          t.tag);
     } else if (warp == HEAD_STRIPS * W4_STRIP_ROWS / 8 && lane < 2) {
-        const float(*p)[W4_STRIP_ROWS] = s.parts[HEAD_STRIPS];
+        const float(*p)[W4_STRIP_ROWS] = t.own->parts[HEAD_STRIPS];
         const int row = 2 * t.team % W4_STRIP_ROWS + lane;
         store_tagged(m.gates[t.team] + 2 * t.rank + lane,
                      r * (p[0][row] + p[1][row] + (p[2][row] + p[3][row])), t.tag);
     }
 }
 
+/* The head's rows of the projections: 6 strips and a quarter of one with gates a block. */
+__device__ static inline void project_gdn(token_state &t, const held_groups &x, int layer)
+{
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+#pragma unroll 1
+    for (int strip = 0; strip < HEAD_STRIPS; strip += 2) multiply_strips(t, x, strip, 2);
+    const int own = warp - t.rank % 4 * 4; /* the warp's place among those with these columns */
+    const unsigned char *gates = take_stage(t) + 2 * own * (int)W4_BLOCK_BYTES;
+    if (own >= 0 && own < 4) {
+        const float gate = add_pair(multiply_blocks(take_blocks<W4_BLOCK_BYTES>(gates, gates), x));
+        if (lane % 4 < 2) t.own->parts[HEAD_STRIPS][own][lane / 4 + lane % 2 * 8] = gate;
+    }
+    give_stage(t);
+    sync_threads<CONSUMER_THREADS>();
+    store_projected(t, layer);
+}
+
 /* Convolution of this block's channels, the gates. */
 __device__ static inline void convolve(const token_state &t, const gdn_past &past,
                                        const gdn_place &at)
 {
-    gdn_shared &s = t.s->gdn;
+    gdn_shared &s = t.own->gdn;
     const token_mail &m = *t.a->mail;
     const int tid = threadIdx.x, lane = tid % WARP, warp = tid / WARP;
     if (tid < CONV_THREADS) {
@@ -184,7 +193,7 @@ __device__ static inline float4 delta_of(const gdn_shared &s, int quad)
 /* One step of the recurrence: S^T k and S^T q in one pass, as in gdn.cu. */
 __device__ static inline void recur(const token_state &t, gdn_past &past, const gdn_place &at)
 {
-    gdn_shared &s = t.s->gdn;
+    gdn_shared &s = t.own->gdn;
     const int tid = threadIdx.x, lane = tid % WARP, warp = tid / WARP;
     const state_place own = place_state();
     const float decay = s.small[DECAY];
@@ -239,35 +248,32 @@ __device__ static inline void recur(const token_state &t, gdn_past &past, const 
     }
 }
 
-/* out_proj's inputs, factor (o r) silu(z): a warp has a group of 64. */
-__device__ static inline void gate_output(const token_state &t, const float2 (&factor)[2])
+/* A group of 64 of out_proj's inputs, factor (o r) silu(z), by a warp. */
+__device__ static inline void gate_group(const token_state &t, int group, const float2 (&factor)[2])
 {
-    const int lane = threadIdx.x % WARP, group = threadIdx.x / WARP;
+    const int lane = threadIdx.x % WARP;
     const token_mail &m = *t.a->mail;
-    if (group < HEAD_GROUPS) {
-        const uint64_t *out = m.out[t.team] + 2 * lane;
-        const uint64_t *const from[3] = {out + group * W4_GROUP, out + (group ^ 1) * W4_GROUP,
-                                         m.projected[t.team] + 4 * GDN_HEAD_DIM + group * W4_GROUP +
-                                             2 * lane};
-        float2 v[3];
-        await_pairs(v, from, t.tag);
-        __syncwarp();
-        const float own = v[0].x * v[0].x + v[0].y * v[0].y;
-        const float its = v[1].x * v[1].x + v[1].y * v[1].y;
-        const float r = inverse_root_finite(
-            warp_sum(group & 1 ? its + own : own + its) / GDN_HEAD_DIM + t.a->eps);
-        share_group(t, group,
-                    make_float2(factor[group & 1].x * (v[0].x * r) * silu(v[2].x),
-                                factor[group & 1].y * (v[0].y * r) * silu(v[2].y)),
-                    1);
-    }
-    sync_threads<CONSUMER_THREADS>();
+    const uint64_t *out = m.out[t.team] + 2 * lane;
+    const uint64_t *const from[3] = {out + group * W4_GROUP, out + (group ^ 1) * W4_GROUP,
+                                     m.projected[t.team] + 4 * GDN_HEAD_DIM + group * W4_GROUP +
+                                         2 * lane};
+    float2 v[3];
+    await_pairs(v, from, t.tag);
+    __syncwarp();
+    const float own = v[0].x * v[0].x + v[0].y * v[0].y;
+    const float its = v[1].x * v[1].x + v[1].y * v[1].y;
+    const float r =
+        inverse_root_finite(warp_sum(group & 1 ? its + own : own + its) / GDN_HEAD_DIM + t.a->eps);
+    share_group(t, group,
+                make_float2(factor[group & 1].x * (v[0].x * r) * silu(v[2].x),
+                            factor[group & 1].y * (v[0].y * r) * silu(v[2].y)),
+                1);
 }
 
 __device__ static inline void mix_gdn(token_state &t, const token_layer &l, int layer,
                                       const held_groups &x, gdn_past &past)
 {
-    const int lane = threadIdx.x % WARP;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const gdn_place at = place_gdn(t, l);
     float2 out_factor[2];
     out_factor[0] = ((const float2 *)l.constants[3])[lane];
@@ -276,7 +282,8 @@ __device__ static inline void mix_gdn(token_state &t, const token_layer &l, int 
     convolve(t, past, at);
     sync_threads<CONSUMER_THREADS>();
     recur(t, past, at);
-    gate_output(t, out_factor);
+    if (warp < HEAD_GROUPS) gate_group(t, warp, out_factor);
+    sync_threads<CONSUMER_THREADS>();
     multiply_out(t);
 }
 

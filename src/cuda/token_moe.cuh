@@ -44,41 +44,40 @@ __device__ static inline float route_row(const unsigned char *stage, int row, co
     return sum;
 }
 
-/* Logits of the block's rows to all blocks. Returns the norm's factor. */
-__device__ static inline float route(token_state &t, const float2 (&v)[2], int layer)
+/* The warp's parts of the block's rows, their weights in `stage`. */
+__device__ static inline void route_rows(const token_state &t, const unsigned char *stage,
+                                         const float2 (&v)[2])
 {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    token_shared &s = *t.s;
-    uint64_t *logits = t.a->mail->logits;
-    const unsigned char *stage = take_stage(t);
+    row_shared &s = *t.own;
     const float a = route_row(stage, 0, v), b = route_row(stage, 1, v);
     if (has_gate(t)) {
         const float gate = warp_sum(route_row(stage, 2, v));
         if (lane == 0) s.routed[2][warp] = gate;
     }
-    give_stage(t);
     /* Half a warp sums up either row. */
     float sum = (lane & 16 ? b : a) + __shfl_xor_sync(0xffffffffu, lane & 16 ? a : b, 16);
 #pragma unroll
     for (int i = 8; i > 0; i /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, i);
     if (lane % 16 == 0) s.routed[lane / 16][warp] = sum;
-    sync_threads<CONSUMER_THREADS>();
-    const float r = norm_factor(t, layer);
-    if (warp < 2) {
-        const int row = lane / 16 + 2 * warp; /* warp 1: the gate, twice */
-        sum = s.routed[min(row, 2)][lane % 16];
-#pragma unroll
-        for (int i = 8; i > 0; i /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, i);
-        const int expert = ROUTER_ROWS * block_index(t) + row;
-        if (lane % 16 == 0 && row < ROUTER_ROWS && expert < t.a->n_experts)
-            store_tagged(logits + expert, r * sum, t.tag);
-        if (lane == 0 && warp == 1 && has_gate(t))
-            store_tagged(logits + TOKEN_MOST_EXPERTS, r * sum, t.tag);
-    }
-    return r;
 }
 
-/* ---- the choice, by the warp that fills the ring ---- */
+/* Logits of the block's rows to all blocks, by a warp, behind a barrier; or with `gate` that of the
+ * shared expert's gate. r: the norm's factor. */
+__device__ static inline void store_logits(const token_state &t, bool gate, float r)
+{
+    const int lane = threadIdx.x % WARP, row = gate ? ROUTER_ROWS : lane / 16;
+    uint64_t *logits = t.a->mail->logits;
+    float sum = t.own->routed[row][lane % 16];
+#pragma unroll
+    for (int i = 8; i > 0; i /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, i);
+    const int expert = ROUTER_ROWS * block_index(t) + row;
+    if (!gate && lane % 16 == 0 && expert < t.a->n_experts)
+        store_tagged(logits + expert, r * sum, t.tag);
+    if (gate && lane == 0 && has_gate(t)) store_tagged(logits + TOKEN_MOST_EXPERTS, r * sum, t.tag);
+}
+
+/* ---- the choice, by the warp that fills the ring, of several rows by a warp each ---- */
 
 /* Keys of one lane, the largest first; equal ones stay in their order. A loop, here and in the
  * choice: one warp runs this once a layer, and waits for its instructions more than for anything
@@ -169,22 +168,37 @@ __device__ static inline weighed_choice choose_and_weigh(const token_state &t)
 
 /* ---- experts ---- */
 
-/* h of the team's pieces, 8 columns of each by a block, to all blocks of the team. */
+/* h of a row's piece `unit`, 4 (half 0) or the other 4 of the block's columns, by a warp behind a
+ * barrier; to all blocks of the team. r: the norm's factor. */
+__device__ static inline void store_inner(const token_state &t, int unit, int half, float r)
+{
+    const int lane = threadIdx.x % WARP;
+    /* Quads: columns 4 half ..., gate and up in turn. */
+    const int column = half * 4 + lane / 8;
+    const float sum = r * sum_parts(t, unit, column + (lane & 4 ? 8 : 0));
+    const float other = __shfl_xor_sync(0xffffffffu, sum, 4);
+    const float h = lane & 4 ? silu(other) * sum : silu(sum) * other;
+    if (lane % 8 == 0) store_tagged(t.a->mail->h[t.team][unit] + t.rank * 8 + column, h, t.tag);
+}
+/* And that of the whole team to all warps of the block, by a warp. */
+__device__ static inline void share_inner(const token_state &t, int unit)
+{
+    const uint64_t *const from[1] = {t.a->mail->h[t.team][unit] + 2 * (threadIdx.x % WARP)};
+    float2 v[1];
+    await_pairs(v, from, t.tag);
+    __syncwarp();
+    share_group(t, unit, v[0], t.own->weights[unit]);
+}
+
 __device__ static inline void multiply_inner(token_state &t, const held_groups &x, float r)
 {
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, unit = warp / 2;
+    const int warp = threadIdx.x / WARP;
     const int n_units = CHOSEN_UNITS + has_shared(t);
 #pragma unroll 1
     for (int i = has_shared(t) ? -2 : 0; i < CHOSEN_UNITS; i += 2) /* the shared one's is first */
         multiply_strips(t, x, i < 0 ? CHOSEN_UNITS : i, i < 0 ? 1 : 2);
     sync_threads<CONSUMER_THREADS>();
-    if (unit >= n_units) return;
-    /* Quads: columns 4 (warp % 2) ..., gate and up in turn. */
-    const int column = warp % 2 * 4 + lane / 8;
-    const float sum = r * sum_parts(t, unit, column + (lane & 4 ? 8 : 0));
-    const float other = __shfl_xor_sync(0xffffffffu, sum, 4);
-    const float h = lane & 4 ? silu(other) * sum : silu(sum) * other;
-    if (lane % 8 == 0) store_tagged(t.a->mail->h[t.team][unit] + t.rank * 8 + column, h, t.tag);
+    if (warp / 2 < n_units) store_inner(t, warp / 2, warp % 2, r);
 }
 
 /* The columns of down that meet them, 16 strips a block: partial sums of its 256 rows. */
@@ -193,13 +207,7 @@ __device__ static inline void multiply_outer(token_state &t)
     enum { PIECE = W4_STRIP_ROWS * W4_BLOCK_BYTES };
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int n_units = CHOSEN_UNITS + has_shared(t);
-    if (warp < n_units) {
-        const uint64_t *const from[1] = {t.a->mail->h[t.team][warp] + 2 * lane};
-        float2 v[1];
-        await_pairs(v, from, t.tag);
-        __syncwarp();
-        share_group(t, warp, v[0], t.s->weights[warp]);
-    }
+    if (warp < n_units) share_inner(t, warp);
     sync_threads<CONSUMER_THREADS>();
     float2 sum = make_float2(0, 0);
 #pragma unroll 1
@@ -218,7 +226,12 @@ __device__ static inline void multiply_outer(token_state &t)
 __device__ static inline void run_moe(token_state &t, int layer, const held_groups &x,
                                       const float2 (&v)[2])
 {
-    const float r = route(t, v, layer);
+    const int warp = threadIdx.x / WARP;
+    route_rows(t, take_stage(t), v);
+    give_stage(t);
+    sync_threads<CONSUMER_THREADS>();
+    const float r = norm_factor(t, layer);
+    if (warp < 2) store_logits(t, warp == 1, r);
     multiply_inner(t, x, r);
     multiply_outer(t);
 }
