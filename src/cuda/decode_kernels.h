@@ -249,9 +249,17 @@ typedef struct token_args {
     unsigned *barrier;  // [3] zero before the first launch: arrivals; arrivals, tag before it
     int32_t *bad_layer; /* as gemv's, of this row */
 } token_args;
+/* The same for several rows at once (token_rows.cu), with the same bits. */
+typedef struct token_rows_args {
+    int32_t n;                  /* 1 to STEP_ROWS */
+    token_mail *mail;           // [n], rows[i].mail = mail + i
+    token_args rows[STEP_ROWS]; /* alike but for `row`, mail and what is computed */
+} token_rows_args;
 /* Whether the kernel can run on this device: all of its blocks at once. */
 bool token_fits_device(int n_multiprocessors);
+bool token_rows_fit_device(int n_multiprocessors);
 cudaError_t launch_token(const token_args *a, cudaStream_t stream);
+cudaError_t launch_token_rows(const token_rows_args *a, cudaStream_t stream);
 
 /* Of SAMPLE_RANGE ids: what the first of the sampler's kernels leaves for the second. */
 enum { SAMPLE_RANGE = 4096 };

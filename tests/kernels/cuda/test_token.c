@@ -1,5 +1,6 @@
 /* The kernel with all layers of a token (token.cu) against the kernels it stands for, which
- * test_decode.c compares with the C variants. Weights of the 35B's shape, all experts or few. */
+ * test_decode.c compares with the C variants, and the one for several rows (token_rows.cu) against
+ * it, bit for bit. Weights of the 35B's shape, all experts or few. */
 #include "base/numbers.h"
 #include "support/kernels.h"
 #include "support/support.h"
@@ -23,6 +24,7 @@ enum {
     LAYER_FLOATS = SCAN + 4 * CHANNELS,
     MOST_BLOCKS = 80,
     KV_LAYER = 4 * 256 * 256, /* halves of a layer in a block */
+    ROW_BLOCKS = MOST_BLOCKS / STEP_ROWS,
     VOCAB = 9010,
 };
 
@@ -117,6 +119,10 @@ typedef struct model {
     float *final_norm, *vocab[3];
     int32_t *bad;
     token_layer *layers;
+    /* Of several rows: [2] one after another, together. */
+    float *rows_x[2], *rows_states[2], *rows_vocab[2];
+    float *start_rows_x, *start_rows_states;
+    int32_t *rows_table;
 } model;
 
 static model m;
@@ -155,6 +161,24 @@ static void make_layers(void)
         if (attention) layers[i].constants[0] = m.q_norm, layers[i].constants[1] = m.k_norm;
     }
     m.layers = gpu_bytes(layers, sizeof layers);
+}
+
+/* Rows have a state each, and ROW_BLOCKS blocks of KV. */
+static void make_rows(void)
+{
+    const size_t states = (size_t)STEP_ROWS * 2 * LAYER_FLOATS;
+    int32_t table[STEP_ROWS][MOST_BLOCKS];
+    for (int i = 0; i < STEP_ROWS; i++)
+        for (int j = 0; j < MOST_BLOCKS; j++)
+            table[i][j] = j < ROW_BLOCKS ? ((i * ROW_BLOCKS + j) * 7 + 3) % MOST_BLOCKS : -1;
+    m.rows_table = gpu_bytes(table, sizeof table);
+    m.start_rows_x = random_on_device((size_t)STEP_ROWS * HIDDEN, 24, 1, 0);
+    m.start_rows_states = random_on_device(states, 25, 0.1f, 0);
+    for (int i = 0; i < 2; i++) {
+        m.rows_x[i] = gpu_floats(NULL, (size_t)STEP_ROWS * HIDDEN);
+        m.rows_states[i] = gpu_floats(NULL, states);
+        m.rows_vocab[i] = gpu_floats(NULL, (size_t)STEP_ROWS * VOCAB);
+    }
 }
 
 static int make_model(void **state)
@@ -200,20 +224,21 @@ static int make_model(void **state)
     for (int i = 0; i < MOST_BLOCKS; i++) table[i] = (i * 7 + 3) % MOST_BLOCKS;
     m.table = gpu_bytes(table, sizeof table);
     m.input = gpu_bytes(NULL, sizeof(step_input));
-    m.projected = gpu_floats(NULL, IN_ROWS);
+    m.projected = gpu_floats(NULL, (size_t)STEP_ROWS * IN_ROWS);
     m.mixed = gpu_floats(NULL, 4096);
     m.logits = gpu_floats(NULL, MOST_EXPERTS + 1);
     m.h = gpu_floats(NULL, 9 * TOKEN_WIDTH);
-    m.part_out = gpu_floats(NULL, parts * 256);
-    m.part_max = gpu_floats(NULL, parts);
-    m.part_sum = gpu_floats(NULL, parts);
-    m.mail = gpu_bytes(NULL, sizeof *m.mail);
-    assert_cuda(cudaMemset(m.mail, 0, sizeof *m.mail), "cudaMemset");
+    m.part_out = gpu_floats(NULL, STEP_ROWS * parts * 256);
+    m.part_max = gpu_floats(NULL, STEP_ROWS * parts);
+    m.part_sum = gpu_floats(NULL, STEP_ROWS * parts);
+    m.mail = gpu_bytes(NULL, STEP_ROWS * sizeof *m.mail);
+    assert_cuda(cudaMemset(m.mail, 0, STEP_ROWS * sizeof *m.mail), "cudaMemset");
     unsigned zeros[16] = {0};
     m.arrived = gpu_bytes(zeros, sizeof zeros);
     m.barrier = gpu_bytes(zeros, sizeof zeros);
-    m.bad = gpu_bytes(NULL, 4);
+    m.bad = gpu_bytes(NULL, STEP_ROWS * 4);
     make_layers();
+    make_rows();
     return 0;
 }
 
@@ -455,6 +480,124 @@ static void test_steps(void **state)
     }
 }
 
+/* ---- several rows ---- */
+
+/* Row i of a step into the memory of `which`. */
+static token_args row_args(int which, int i, int first, int end, bool head)
+{
+    const size_t parts = (size_t)i * 16 * TOKEN_KV_PARTS;
+    store_view store = store_of(which);
+    store.states = m.rows_states[which];
+    store.tables = m.rows_table;
+    return (token_args){.layers = m.layers,
+                        .first = first,
+                        .end = end,
+                        .row = i,
+                        .n_experts = n_experts,
+                        .eps = 1e-6f,
+                        .store = store,
+                        .input = m.input,
+                        .x = m.rows_x[which] + (size_t)i * HIDDEN,
+                        .head = m.head.blocks,
+                        .final_norm = m.final_norm,
+                        .logits = head ? m.rows_vocab[which] + (size_t)i * VOCAB : NULL,
+                        .n_vocab = VOCAB,
+                        .mail = m.mail + i,
+                        .projected = m.projected + (size_t)i * ATTENTION_ROWS,
+                        .part_out = m.part_out + parts * 256,
+                        .part_max = m.part_max + parts,
+                        .part_sum = m.part_sum + parts,
+                        .barrier = m.barrier,
+                        .bad_layer = m.bad + i};
+}
+
+/* Layers [first, end) of n rows, one after another (which = 0) or together. */
+static void run_rows(int which, int n, int first, int end, bool head)
+{
+    token_rows_args a = {.n = n, .mail = m.mail};
+    for (int i = 0; i < n; i++) {
+        a.rows[i] = row_args(which, i, first, end, head);
+        if (which == 0) assert_cuda(launch_token(&a.rows[i], 0), "launch_token");
+    }
+    if (which == 1) assert_cuda(launch_token_rows(&a, 0), "launch_token_rows");
+    assert_cuda(cudaDeviceSynchronize(), "rows");
+}
+
+static void start_rows(const int32_t positions[STEP_ROWS])
+{
+    static step_input input;
+    int32_t bad[STEP_ROWS];
+    for (int i = 0; i < STEP_ROWS; i++) {
+        step_row *row = &input.rows[i];
+        *row = (step_row){.slot = i, .state = STEP_ROWS - 1 - i, .position = positions[i]};
+        for (int j = 0; j < 32; j++) {
+            row->cosines[j] = (float)cos(positions[i] / (j + 1.0));
+            row->sines[j] = (float)sin(positions[i] / (j + 1.0));
+        }
+        bad[i] = 1000;
+    }
+    assert_cuda(cudaMemcpy(m.input, &input, sizeof input, cudaMemcpyHostToDevice), "input");
+    assert_cuda(cudaMemcpy(m.bad, bad, sizeof bad, cudaMemcpyHostToDevice), "bad");
+    for (int i = 0; i < 2; i++) {
+        copy(m.rows_x[i], m.start_rows_x, (size_t)STEP_ROWS * HIDDEN * 4);
+        copy(m.rows_states[i], m.start_rows_states, (size_t)STEP_ROWS * 2 * LAYER_FLOATS * 4);
+        copy(m.kv[i], m.start_kv, (size_t)MOST_BLOCKS * KV_LAYER * 2);
+    }
+}
+
+static void compare_rows(int n, const char *when)
+{
+    const size_t rows = (size_t)n;
+    compare_bits(m.rows_x[1], m.rows_x[0], rows * HIDDEN * 4, text("x of %d, %s", n, when));
+    compare_bits(m.rows_states[1], m.rows_states[0], (size_t)STEP_ROWS * 2 * LAYER_FLOATS * 4,
+                 text("states of %d, %s", n, when));
+    compare_bits(m.kv[1], m.kv[0], (size_t)MOST_BLOCKS * KV_LAYER * 2,
+                 text("KV of %d, %s", n, when));
+}
+
+/* A row of several has the bits that it has alone. */
+static void test_rows(void **state)
+{
+    (void)state;
+    static const int sizes[] = {2, 8, 3, 5, 4, 1};
+    static const int32_t positions[STEP_ROWS] = {300, 0, 2, 15, 1000, 16, 2047, 2559};
+    for (int k = 0; k < 6; k++) {
+        int32_t turned[STEP_ROWS];
+        for (int i = 0; i < STEP_ROWS; i++) turned[i] = positions[(i + k) % STEP_ROWS];
+        n_experts = k % 2 ? FEW_EXPERTS : MOST_EXPERTS;
+        for (int layer = 0; layer < N_LAYERS; layer++) {
+            start_rows(turned);
+            for (int i = 0; i < 2; i++) run_rows(i, sizes[k], layer, layer + 1, false);
+            compare_rows(sizes[k], text("layer %d", layer));
+        }
+        start_rows(turned);
+        for (int i = 0; i < 2; i++) run_rows(i, sizes[k], 0, N_LAYERS, true);
+        compare_rows(sizes[k], "all layers");
+        compare_bits(m.rows_vocab[1], m.rows_vocab[0], (size_t)sizes[k] * VOCAB * 4, "head");
+    }
+}
+
+/* A row that is not finite is told, and changes no other. */
+static void test_row_not_finite(void **state)
+{
+    (void)state;
+    enum { ROWS = 6, BAD = 2 };
+    static const int32_t positions[STEP_ROWS] = {3, 40, 7, 300, 5, 600, 0, 0};
+    const float infinity = INFINITY;
+    int32_t bad[ROWS];
+    start_rows(positions);
+    assert_cuda(cudaMemcpy(m.rows_x[1] + BAD * HIDDEN + 77, &infinity, 4, cudaMemcpyHostToDevice),
+                "x");
+    for (int i = 0; i < 2; i++) run_rows(i, ROWS, 0, N_LAYERS, true);
+    gpu_fetch(bad, m.bad, sizeof bad);
+    for (int i = 0; i < ROWS; i++) {
+        assert_int_equal(bad[i], i == BAD ? 0 : 1000);
+        if (i == BAD) continue;
+        compare_bits(m.rows_x[1] + i * HIDDEN, m.rows_x[0] + i * HIDDEN, HIDDEN * 4, "x");
+        compare_bits(m.rows_vocab[1] + i * VOCAB, m.rows_vocab[0] + i * VOCAB, VOCAB * 4, "head");
+    }
+}
+
 /* The first layer whose input is not finite is told. */
 static void test_not_finite(void **state)
 {
@@ -475,11 +618,12 @@ int main(void)
     int n = 0, n_sms = 0;
     if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0 ||
         cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, 0) != cudaSuccess ||
-        !token_fits_device(n_sms)) {
+        !token_fits_device(n_sms) || !token_rows_fit_device(n_sms)) {
         printf("SKIP: no CUDA device that can run it\n");
         return 77;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_steps),
-                                       cmocka_unit_test(test_not_finite)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_steps), cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_rows), cmocka_unit_test(test_row_not_finite)};
     return cmocka_run_group_tests(tests, make_model, NULL);
 }
