@@ -314,9 +314,7 @@ static calla_status upload_all(upload *u)
         CALLA_TRY(upload_moe(u, l, &from->moe));
     }
     CALLA_TRY(upload_norm(u, b->w.final_norm, &w->final_norm));
-    CALLA_TRY(upload_whole(u, &b->w.head, &w->head));
-    TRY_CUDA(b, cudaStreamSynchronize(b->stream), "uploading weights", u->err);
-    return CALLA_OK;
+    return upload_whole(u, &b->w.head, &w->head);
 }
 
 calla_status cuda_weights_upload(backend *b, calla_error *err)
@@ -325,6 +323,7 @@ calla_status cuda_weights_upload(backend *b, calla_error *err)
     device_arena staging = {0};
     void *host = NULL;
     calla_status status;
+    cudaError_t ended;
     int n_events = 0;
     device_take(&staging, N_SLOTS, SLOT_BYTES, 1);
     CALLA_TRY_GOTO(device_allocate(&staging, "upload buffers", err), done);
@@ -339,7 +338,8 @@ calla_status cuda_weights_upload(backend *b, calla_error *err)
             done);
     status = upload_all(&u);
 done:
-    cudaStreamSynchronize(b->stream); /* of the buffers; a failure has been reported */
+    ended = cudaStreamSynchronize(b->stream); /* what is under way uses the buffers */
+    if (status == CALLA_OK) status = backend_check(b, ended, "uploading weights", err);
     for (int i = 0; i < n_events; i++) cudaEventDestroy(u.done[i]);
     cudaFreeHost(host);
     device_free(&staging);
