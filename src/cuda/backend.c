@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- opening ---- */
@@ -26,27 +27,54 @@ static int32_t cuda_choose_threads(const model_weights *weights, bool pin, bool 
     return smaller_of(usable_processors(), 8);
 }
 
+/* Why there is no device. The runtime calls a driver that is not there an old one. */
+static calla_status no_device(cudaError_t status, calla_error *err)
+{
+    int driver = 0, needed = 0;
+    char visible[128] = "";
+    const char *chosen = getenv("CUDA_VISIBLE_DEVICES");
+    cudaGetLastError();
+    if (chosen) snprintf(visible, sizeof visible, "; CUDA_VISIBLE_DEVICES is \"%.64s\"", chosen);
+    if (status == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
+        cudaRuntimeGetVersion(&needed) == cudaSuccess)
+        return driver == 0 ? unsupported(err, "no NVIDIA driver (libcuda.so.1) is installed")
+                           : error_set(err, CALLA_ERR_UNSUPPORTED,
+                                       "backend cuda: the NVIDIA driver is one for CUDA %d.%d, one "
+                                       "for %d.%d or newer is needed",
+                                       driver / 1000, driver % 1000 / 10, needed / 1000,
+                                       needed % 1000 / 10);
+    return error_set(err, CALLA_ERR_UNSUPPORTED, "backend cuda: no device (%s)%s",
+                     status == cudaSuccess ? "there is none" : cudaGetErrorString(status), visible);
+}
+
+/* Of several devices the first is taken, whose order CUDA_VISIBLE_DEVICES tells. */
+static calla_status too_old(int n_devices, int major, int minor, calla_error *err)
+{
+    struct cudaDeviceProp properties = {0};
+    char others[80] = "";
+    if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess) cudaGetLastError();
+    if (n_devices > 1)
+        snprintf(others, sizeof others, "; CUDA_VISIBLE_DEVICES chooses among the %d devices",
+                 n_devices);
+    return error_set(err, CALLA_ERR_UNSUPPORTED,
+                     "backend cuda: device 0%s%.200s has compute capability %d.%d, 8.0 is needed%s",
+                     properties.name[0] ? ", " : "", properties.name, major, minor, others);
+}
+
 /* Finds the device and its kernels. */
 static calla_status find_device(backend *b, calla_error *err)
 {
     int n = 0, major = 0, minor = 0;
     const char *isa = b->options.isa;
     cudaError_t status = cudaGetDeviceCount(&n);
-    if (status != cudaSuccess || n == 0) {
-        cudaGetLastError();
-        return error_set(err, CALLA_ERR_UNSUPPORTED, "backend cuda: no device (%s)",
-                         status == cudaSuccess ? "there is none" : cudaGetErrorString(status));
-    }
+    if (status != cudaSuccess || n == 0) return no_device(status, err);
     if (isa && strcmp(isa, "auto") != 0 && strcmp(isa, "sm_80") != 0)
         return error_set(err, CALLA_ERR_INPUT, "isa \"%s\" is not one of auto, sm_80 (cuda)", isa);
     CALLA_TRY(device_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0),
                            "asking the device", err));
     CALLA_TRY(device_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0),
                            "asking the device", err));
-    if (major < 8)
-        return error_set(err, CALLA_ERR_UNSUPPORTED,
-                         "backend cuda: the device has compute capability %d.%d, 8.0 is needed",
-                         major, minor);
+    if (major < 8) return too_old(n, major, minor, err);
     bool general = isa && strcmp(isa, "sm_80") == 0;
     CALLA_TRY(device_check(prefill_device_init(&b->device, general),
                            "loading kernels (were they built for this device?)", err));
@@ -114,22 +142,30 @@ static calla_status cuda_plan(const model_weights *weights, const backend_option
 }
 
 /* Refuses before anything is allocated what cannot fit. */
-static calla_status check_room(const backend *b, calla_error *err)
+static calla_status check_room(const calla_memory_plan *plan, calla_error *err)
 {
-    calla_memory_plan plan;
     size_t free_bytes, total_bytes;
-    read_plan(b, &plan);
     CALLA_TRY(
         device_check(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for free memory", err));
-    if ((size_t)plan.total_bytes <= free_bytes) return CALLA_OK;
-    return error_set(err, CALLA_ERR_MEMORY,
-                     "backend cuda: %.2f GB of device memory are needed (weights %.2f, KV cache "
-                     "%.2f, states %.2f, snapshots %.2f, activations %.2f), %.2f of %.2f GB are "
-                     "free",
-                     (double)plan.total_bytes * 1e-9, (double)plan.weights_bytes * 1e-9,
-                     (double)plan.kv_bytes * 1e-9, (double)plan.state_bytes * 1e-9,
-                     (double)plan.snapshot_bytes * 1e-9, (double)plan.scratch_bytes * 1e-9,
-                     (double)free_bytes * 1e-9, (double)total_bytes * 1e-9);
+    if ((size_t)plan->total_bytes <= free_bytes) return CALLA_OK;
+    return error_set(
+        err, CALLA_ERR_MEMORY, "%.2f GB of device memory are needed, %.2f of %.2f GB are free",
+        (double)plan->total_bytes * 1e-9, (double)free_bytes * 1e-9, (double)total_bytes * 1e-9);
+}
+
+/* Whatever there is no memory for, the plan tells what takes it. */
+static void add_plan(const calla_memory_plan *p, const backend_options *o, calla_error *err)
+{
+    if (!err) return;
+    calla_error own = *err;
+    error_set(err, CALLA_ERR_MEMORY,
+              "backend cuda: %.512s (weights %.2f, KV cache of %d tokens for each of %d "
+              "sequences %.2f, states %.2f, snapshots %.2f, activations %.2f, in all %.2f "
+              "GB)",
+              own.message, (double)p->weights_bytes * 1e-9, o->n_ctx, o->n_sequences,
+              (double)p->kv_bytes * 1e-9, (double)p->state_bytes * 1e-9,
+              (double)p->snapshot_bytes * 1e-9, (double)p->scratch_bytes * 1e-9,
+              (double)p->total_bytes * 1e-9);
 }
 
 /* Host memory that copies to and from the device go through. */
@@ -175,7 +211,6 @@ static calla_status allocate_host(backend *b, calla_error *err)
 static calla_status allocate_device(backend *b, calla_error *err)
 {
     store *s = &b->store;
-    CALLA_TRY(check_room(b, err));
     CALLA_TRY(device_allocate(&b->w.memory, "weights", err));
     CALLA_TRY(device_allocate(&s->kv_memory, "KV cache", err));
     CALLA_TRY(device_allocate(&s->state_memory, "recurrent states", err));
@@ -234,8 +269,11 @@ static calla_status cuda_open(const model_weights *weights, const backend_option
     calla_status status;
     CALLA_TRY(mem_alloc(1, sizeof(backend), "backend", &memory, err));
     backend *b = memory;
+    calla_memory_plan plan = {0};
     CALLA_TRY_GOTO(prepare_open(b, weights, options, err), fail);
+    read_plan(b, &plan);
     CALLA_TRY_GOTO(create_stream(b, err), fail);
+    CALLA_TRY_GOTO(check_room(&plan, err), fail);
     CALLA_TRY_GOTO(allocate_device(b, err), fail);
     CALLA_TRY_GOTO(cuda_store_init(b, err), fail);
     CALLA_TRY_GOTO(fill_constants(b, err), fail);
@@ -249,6 +287,7 @@ static calla_status cuda_open(const model_weights *weights, const backend_option
     *out = b;
     return CALLA_OK;
 fail:
+    if (status == CALLA_ERR_MEMORY && plan.total_bytes > 0) add_plan(&plan, options, err);
     cuda_close(b);
     return status;
 }

@@ -27,9 +27,9 @@ calla_status device_allocate(device_arena *a, const char *what, calla_error *err
     size_t free_bytes = 0, total_bytes = 0, bytes = a->used;
     void *memory;
     if (a->overflow) return error_set(err, CALLA_ERR_MEMORY, "%s: the size overflows", what);
-    cudaMemGetInfo(&free_bytes, &total_bytes);
     cudaError_t status = cudaMalloc(&memory, bytes > 0 ? bytes : 256);
     if (status == cudaErrorMemoryAllocation) {
+        cudaMemGetInfo(&free_bytes, &total_bytes); /* 0 where that fails, too */
         cudaGetLastError();
         return error_set(err, CALLA_ERR_MEMORY,
                          "%s: %.2f GB of device memory are needed, %.2f of %.2f GB are free", what,
