@@ -93,7 +93,7 @@ fi
 # Against the reference, and at full size against the CPU's kernels that do not round to bf16. Halves
 # keep log-probabilities within 0.02 on a trained model; on random weights, which exaggerate, within
 # 0.2, though 0.05 is what one would like (docs/performance).
-step compare-tiny 14 "$programs/compare_backends" --model "$tiny" --against-isa f32 \
+step compare-tiny 14 "$programs/compare_backends" --model "$tiny" --reference cpu:f32 \
     --lengths 1,63,512,1500
 step compare-full 16 "$programs/compare_backends" --bound 0.25
 
