@@ -56,9 +56,11 @@ static calla_status too_old(int n_devices, int major, int minor, calla_error *er
     if (n_devices > 1)
         snprintf(others, sizeof others, "; CUDA_VISIBLE_DEVICES chooses among the %d devices",
                  n_devices);
-    return error_set(err, CALLA_ERR_UNSUPPORTED,
-                     "backend cuda: device 0%s%.200s has compute capability %d.%d, 8.0 is needed%s",
-                     properties.name[0] ? ", " : "", properties.name, major, minor, others);
+    return error_set(
+        err, CALLA_ERR_UNSUPPORTED,
+        "backend cuda: device 0%s%.200s%s has compute capability %d.%d, 8.0 is needed%s",
+        properties.name[0] ? " (" : "", properties.name, properties.name[0] ? ")" : "", major,
+        minor, others);
 }
 
 /* Finds the device and its kernels. */
