@@ -64,6 +64,11 @@ typedef struct bench_report {
     uint64_t digest; /* of all points' digests */
 } bench_report;
 
+static inline bool bench_is_skipped(const bench_point *p)
+{
+    return p->skipped[0] != '\0';
+}
+
 /* Tokens of context a run of these points needs. */
 int64_t bench_context(const bench_args *args);
 

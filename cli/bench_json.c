@@ -56,7 +56,7 @@ static void add_points(const bench_report *r, json_t *o)
     json_t *prefill = json_array(), *decode = json_array(), *skipped = json_array();
     for (int32_t i = 0; i < r->n_prefill; i++) {
         const bench_point *p = &r->prefill[i];
-        if (p->skipped[0]) {
+        if (bench_is_skipped(p)) {
             add_skipped(skipped, "prefill", p);
             continue;
         }
@@ -68,7 +68,7 @@ static void add_points(const bench_report *r, json_t *o)
     }
     for (int32_t i = 0; i < r->n_decode; i++) {
         const bench_point *p = &r->decode[i];
-        if (p->skipped[0]) {
+        if (bench_is_skipped(p)) {
             add_skipped(skipped, "decode", p);
             continue;
         }

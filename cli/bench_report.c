@@ -3,11 +3,6 @@
 
 #include <math.h>
 
-static bool is_skipped(const bench_point *p)
-{
-    return p->skipped[0] != '\0';
-}
-
 /* "12.3 GB/s" */
 static const char *rate_text(double rate, const char *unit, char text[32])
 {
@@ -49,7 +44,7 @@ static void print_points(FILE *out, const char *kind, const char *unit, const be
         const bench_point *p = &points[i];
         char rate[32], disk[32];
         fprintf(out, "%-8s %7d %4d ", kind, p->tokens, p->n_sequences);
-        if (is_skipped(p))
+        if (bench_is_skipped(p))
             fprintf(out, "  skipped: %s\n", p->skipped);
         else
             fprintf(out, "%10.2f %6.1f %% %14s %8.1f %% %12.3g %10s\n", p->tokens_per_second,
@@ -61,7 +56,7 @@ static void print_points(FILE *out, const char *kind, const char *unit, const be
 
 static void print_profile(FILE *out, const char *kind, const char *per, const bench_point *p)
 {
-    if (is_skipped(p)) return;
+    if (bench_is_skipped(p)) return;
     double all = 0, calls = 0, levels = 0, n = p->profile.n_profiled;
     for (int32_t i = 0; i < p->profile.n_entries; i++) {
         const calla_profile_entry *e = &p->profile.entries[i];
@@ -113,7 +108,7 @@ static void print_rows(FILE *out, const char *kind, const bench_point *points, i
 {
     for (int32_t i = 0; i < n; i++) {
         const bench_point *p = &points[i];
-        if (is_skipped(p)) continue;
+        if (bench_is_skipped(p)) continue;
         fprintf(out, "%s,%d,%d,%d,%.6g,%.6g,%.6g,%.6g,%.4f,%lld,%016llx\n", kind, p->tokens,
                 p->n_sequences, p->n_runs, p->tokens_per_second, p->slowest, p->fastest, p->rate,
                 p->fraction, (long long)p->reads.major_faults, (unsigned long long)p->digest);

@@ -5,7 +5,7 @@
  * decode point follow each other in the same sequences, so their context grows by the steps. */
 #include "bench.h"
 
-#include <errno.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -36,10 +36,14 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static calla_status fail(bench_run *run, calla_status code, const char *message)
+__attribute__((format(printf, 3, 4))) static calla_status fail(bench_run *run, calla_status code,
+                                                               const char *format, ...)
 {
+    va_list args;
+    va_start(args, format);
     run->err->code = code;
-    snprintf(run->err->message, sizeof run->err->message, "%s", message);
+    vsnprintf(run->err->message, sizeof run->err->message, format, args);
+    va_end(args);
     return code;
 }
 
@@ -79,11 +83,6 @@ static void add_points(bench_report *report)
         for (int32_t k = 0; k < args->sequences.n; k++)
             report->decode[report->n_decode++] = (bench_point){
                 .tokens = args->decode.values[i], .n_sequences = args->sequences.values[k]};
-}
-
-static bool is_skipped(const bench_point *p)
-{
-    return p->skipped[0] != '\0';
 }
 
 static void skip(bench_point *points, int32_t n, int32_t tokens, const char *why)
@@ -126,9 +125,12 @@ static calla_status open_model(bench_run *run, const calla_engine_options *optio
     calla_status status = calla_engine_plan(args->engine.model, options, &plan, run->err);
     if (status != CALLA_OK) return status;
     calla_machine_get_info(&machine);
-    if (machine.ram_available_bytes &&
-        plan.total_bytes - plan.weights_bytes > machine.ram_available_bytes)
-        return fail(run, CALLA_ERR_MEMORY, "the memory plan is larger than the memory available");
+    int64_t other = plan.total_bytes - plan.weights_bytes, available = machine.ram_available_bytes;
+    if (available && other > available)
+        return fail(run, CALLA_ERR_MEMORY,
+                    "%s: a context of %d tokens needs %.2f GB of memory besides the weights, %.2f "
+                    "GB are available",
+                    args->engine.model, plan.n_ctx, (double)other * 1e-9, (double)available * 1e-9);
     return calla_engine_open(args->engine.model, options, &run->engine, run->err);
 }
 
@@ -253,9 +255,9 @@ static double prompt_operations(const bench_run *run, double n)
 static bool takes_too_long(const bench_run *run, bench_point *p, double seconds)
 {
     if (seconds > run->args->max_seconds)
-        snprintf(p->skipped, sizeof p->skipped, "about %.0f s, --max-seconds is %.0f", seconds,
-                 run->args->max_seconds);
-    return is_skipped(p);
+        snprintf(p->skipped, sizeof p->skipped, "about %.*f s, --max-seconds is %g",
+                 seconds < 10 ? 2 : 0, seconds, run->args->max_seconds);
+    return bench_is_skipped(p);
 }
 
 static cli_disk_reads reads_since(cli_disk_reads before)
@@ -369,8 +371,8 @@ static calla_status measure_points(bench_run *run)
         if (p && d && p->tokens < d->tokens) d = NULL;
         if (p && d && d->tokens < p->tokens) p = NULL;
         i += p != NULL, k += d != NULL;
-        if (p && is_skipped(p)) p = NULL;
-        if (d && is_skipped(d)) d = NULL;
+        if (p && bench_is_skipped(p)) p = NULL;
+        if (d && bench_is_skipped(d)) d = NULL;
         if (p || d) status = measure_frontier(run, p, d);
     }
     return status;
@@ -408,7 +410,7 @@ static void skip_unmeasured(bench_report *r)
     int32_t counts[2] = {r->n_prefill, r->n_decode};
     for (int k = 0; k < 2; k++)
         for (int32_t i = 0; i < counts[k]; i++)
-            if (!is_skipped(&points[k][i]) && points[k][i].tokens_per_second <= 0)
+            if (!bench_is_skipped(&points[k][i]) && points[k][i].tokens_per_second <= 0)
                 snprintf(points[k][i].skipped, sizeof points[k][i].skipped, "interrupted");
 }
 
@@ -420,9 +422,9 @@ static void finish_report(bench_report *r)
     r->reads = cli_count_disk_reads();
     r->anonymous_bytes = anonymous_bytes();
     for (int32_t i = 0; i < r->n_prefill; i++)
-        if (!is_skipped(&r->prefill[i])) digest_add(&r->digest, r->prefill[i].digest, 8);
+        if (!bench_is_skipped(&r->prefill[i])) digest_add(&r->digest, r->prefill[i].digest, 8);
     for (int32_t i = 0; i < r->n_decode; i++)
-        if (!is_skipped(&r->decode[i])) digest_add(&r->digest, r->decode[i].digest, 8);
+        if (!bench_is_skipped(&r->decode[i])) digest_add(&r->digest, r->decode[i].digest, 8);
 }
 
 calla_status bench_measure(const bench_args *args, bench_report *report, calla_error *err)

@@ -5,6 +5,8 @@
 #include "base/file.h"
 #include "cpu/cpu.h"
 
+#include <calla/model.h>
+
 #include <string.h>
 #include <unistd.h>
 
@@ -59,6 +61,18 @@ static size_t bytes_to_read(void)
     return (size_t)cache * 8 > low ? (size_t)cache * 8 / 4096 * 4096 : low;
 }
 
+/* Memory that is not there is given all the same, and ends the process when it is touched. */
+static calla_status check_memory(size_t n_bytes, calla_error *err)
+{
+    calla_machine_info machine;
+    calla_machine_get_info(&machine);
+    int64_t available = machine.ram_available_bytes;
+    if (available == 0 || (int64_t)n_bytes <= available) return CALLA_OK;
+    return error_set(err, CALLA_ERR_MEMORY,
+                     "measuring how fast memory is read takes %.2f GB of it, %.2f GB are available",
+                     (double)n_bytes * 1e-9, (double)available * 1e-9);
+}
+
 /* Bytes per second. Passes go over one window of the data after the other. */
 static double measure_read(measurement *m, const unsigned char *data, size_t n_bytes)
 {
@@ -105,6 +119,7 @@ calla_status cpu_measure(backend *b, calla_machine_rates *rates, calla_error *er
     if (tensors->in_memory && tensors->files[0].map.n_bytes >= m.n_bytes) {
         data = &tensors->files[0].map;
     } else {
+        CALLA_TRY(check_memory(m.n_bytes, err));
         CALLA_TRY(
             mapped_file_create_anonymous(m.n_bytes, "measuring memory", &buffer, &m.fill, err));
         thread_pool_run(b->pool, (int64_t)m.n_bytes, 4096, touch_part, &m);

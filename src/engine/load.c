@@ -24,9 +24,10 @@ calla_status load_decide(const load_facts *f, calla_load load, calla_warm_up war
     *d = (load_decision){.fits = !known || needed <= f->available};
     if (f->ram > 0 && f->other > f->ram)
         return error_set(err, CALLA_ERR_MEMORY,
-                         "the model needs %.2f GB of memory besides its weights, the machine has "
-                         "%.2f GB: a shorter context or fewer sessions need less",
-                         gb(f->other), gb(f->ram));
+                         "the model needs %.2f GB of memory besides its weights, %s has %.2f GB: a "
+                         "shorter context or fewer sessions need less",
+                         gb(f->other), f->limited ? "this control group" : "the machine",
+                         gb(f->ram));
     if (load == CALLA_LOAD_COPY && !d->fits)
         return error_set(err, CALLA_ERR_MEMORY,
                          "a copy needs %.2f GB of memory (weights %.2f GB), %.2f GB are available",
@@ -66,7 +67,8 @@ static void read_facts(const model_weights *w, int64_t other_bytes, load_facts *
                       .other = other_bytes,
                       .ram = machine->ram_bytes,
                       .available = machine->ram_available_bytes,
-                      .lockable = machine->lockable_bytes};
+                      .lockable = machine->lockable_bytes,
+                      .limited = machine->ram_is_limited};
 }
 
 static void warn(const char *dir, const load_facts *f, const load_decision *d,

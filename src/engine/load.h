@@ -11,6 +11,7 @@ typedef struct load_facts {
     int64_t other;                /* what the engine takes besides */
     int64_t ram, available;       /* of the machine or control group, now; 0 = not known */
     int64_t lockable;
+    bool limited; /* ram is a control group's */
 } load_facts;
 
 typedef struct load_decision {

@@ -82,6 +82,10 @@ static void test_refusals(void **state)
     f = facts_35b(GB, GB, 0);
     assert_error(load_decide(&f, CALLA_LOAD_MAP, CALLA_WARM_UP_AUTO, &d, &err), CALLA_ERR_MEMORY,
                  &err, "needs 1.30 GB of memory besides its weights, the machine has 1.00 GB");
+    f.limited = true;
+    assert_error(load_decide(&f, CALLA_LOAD_MAP, CALLA_WARM_UP_AUTO, &d, &err), CALLA_ERR_MEMORY,
+                 &err,
+                 "needs 1.30 GB of memory besides its weights, this control group has 1.00 GB");
 }
 
 /* ---- engines ---- */
