@@ -284,11 +284,17 @@ static calla_status open_reference(const eval_args *args, int64_t n_window, int6
     return calla_session_create(*engine, session, err);
 }
 
-static bool check_ids(const calla_tokens *tokens, int32_t n_vocab)
+static const char *text_name(const eval_args *args)
+{
+    return cli_input_name(args->ids ? args->ids : args->file);
+}
+
+static bool check_ids(const eval_args *args, const calla_tokens *tokens, int32_t n_vocab)
 {
     for (int64_t i = 0; i < tokens->n; i++) {
         if (tokens->ids[i] < n_vocab) continue;
-        cli_failf("token %lld is %d, outside 0 ... %d", (long long)i, tokens->ids[i], n_vocab - 1);
+        cli_failf("%s: token %lld is %d, outside 0 ... %d", text_name(args), (long long)i,
+                  tokens->ids[i], n_vocab - 1);
         return false;
     }
     return true;
@@ -305,8 +311,8 @@ static int evaluate(const eval_args *args, const calla_tokens *tokens)
     calla_status status = choose_window(args, &run.text.n_window, &err);
     if (status != CALLA_OK) goto done;
     if (run.text.n_window < 2 || tokens->n < 2)
-        return cli_failf("%lld tokens in windows of %lld leave nothing to predict",
-                         (long long)tokens->n, (long long)run.text.n_window);
+        return cli_failf("%s: %lld tokens in windows of %lld leave nothing to predict",
+                         text_name(args), (long long)tokens->n, (long long)run.text.n_window);
     calla_engine_options options = args->engine.options;
     options.n_ctx = (int32_t)run.text.n_window;
     options.snapshot_bytes = -1;
@@ -314,7 +320,7 @@ static int evaluate(const eval_args *args, const calla_tokens *tokens)
     if (status != CALLA_OK) goto done;
     calla_engine_get_info(engine, &info);
     run.n_vocab = info.n_vocab;
-    if (!check_ids(tokens, info.n_vocab)) goto done;
+    if (!check_ids(args, tokens, info.n_vocab)) goto done;
     if (has_reference(args))
         status = open_reference(args, run.text.n_window, run.n_vocab, &other, &reference, &err);
     if (status == CALLA_OK) status = run_windows(&run, engine, reference, &err);

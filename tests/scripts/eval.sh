@@ -64,9 +64,9 @@ check "control tokens" 0 "" "${tiny[@]}" --allow-control-tokens
 awk -v p="$(figure perplexity)" 'BEGIN { exit !(p > 1 && p < 40) }' || fail "perplexity: $(cat out)"
 
 echo "1 2 3 4 320" >bad
-check "id out of range" 1 "token 4 is 320, outside 0 ... 319" "$calla" eval -m "$model" --ids bad
+check "id out of range" 1 "bad: token 4 is 320, outside 0 ... 319" "$calla" eval -m "$model" --ids bad
 echo "1" >bad
-check "too short" 1 "leave nothing to predict" "$calla" eval -m "$model" --ids bad
+check "too short" 1 "bad: 1 tokens in windows of" "$calla" eval -m "$model" --ids bad
 check "reference missing" 1 "nowhere" "${eval[@]}" --against nowhere
 check "reference backend" 1 "backend 'abacus'" "${eval[@]}" --against-backend abacus
 check "window too long" 1 "the model allows 1 to 4096" "${eval[@]}" --ctx 5000
