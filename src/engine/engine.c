@@ -106,8 +106,8 @@ static calla_status plan_backend(const backend_ops *ops, const model_weights *we
 
 /* ---- which backend ---- */
 
-/* Calls `try` for the backend named, or for each until one succeeds; the last one's error stands.
- */
+/* Calls `try` for the backend named, or for each until one succeeds; the last one's error stands. A
+ * device that is there and could not be taken is worth a word: what follows is much slower. */
 typedef calla_status (*try_backend_fn)(void *context, const backend_ops *ops, calla_error *err);
 
 static calla_status choose_backend(const backend_ops *const *candidates, const char *name,
@@ -123,7 +123,10 @@ static calla_status choose_backend(const backend_ops *const *candidates, const c
         if (!any && strcmp(name, candidates[i]->name) != 0) continue;
         tried = true;
         status = try(context, candidates[i], err);
-        if (status == CALLA_OK) break;
+        if (status == CALLA_OK || status == CALLA_ERR_CANCELLED) break;
+        if (any && candidates[i + 1] && (status == CALLA_ERR_MEMORY || status == CALLA_ERR_DEVICE))
+            log_warn("%s: %s; going on with %s", candidates[i]->name, err->message,
+                     candidates[i + 1]->name);
     }
     if (!tried)
         return error_set(err, CALLA_ERR_UNSUPPORTED, "backend '%s' is not one of this build's: %s",

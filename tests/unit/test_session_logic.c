@@ -4,7 +4,9 @@
 #include "support/fake_backend.h"
 #include "support/support.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- fixture ---- */
 
@@ -12,13 +14,19 @@ static calla_engine *engine;
 static calla_session *session;
 static calla_error err;
 
-static calla_status try_open(const calla_engine_options *options)
+static calla_status try_open_from(const backend_ops *const *list,
+                                  const calla_engine_options *options)
 {
-    const backend_ops *const list[] = {&fake_ops, NULL};
     model_weights weights = {
         .config = {.n_vocab = FAKE_VOCAB, .max_positions = 500, .n_layers = 4}};
     engine_vocabulary vocabulary = {FAKE_TOKENS, FAKE_TURN};
     return engine_create(list, &weights, vocabulary, options, &engine, &err);
+}
+
+static calla_status try_open(const calla_engine_options *options)
+{
+    const backend_ops *const list[] = {&fake_ops, NULL};
+    return try_open_from(list, options);
 }
 
 /* n_slots snapshots and the rest by default; stride 8 unless set. */
@@ -845,6 +853,62 @@ static void options_have_defaults_and_ranges(void **state)
         assert_error(try_open(&bad[i].options), bad[i].status, &err, bad[i].part);
 }
 
+static calla_status lacks;
+
+static calla_status lacking_open(const model_weights *w, const backend_options *o, backend **out,
+                                 calla_error *e)
+{
+    (void)w, (void)o, (void)out;
+    return error_set(e, lacks, "it is not to be had");
+}
+
+/* Opens the first of two backends that can be, the first of which lacks something; into said
+ * [n_bytes] what goes to standard error meanwhile. */
+static calla_status open_second(const char *name, char *said, size_t n_bytes)
+{
+    backend_ops lacking = fake_ops;
+    lacking.name = "device", lacking.open = lacking_open;
+    const backend_ops *const list[] = {&lacking, &fake_ops, NULL};
+    FILE *file = tmpfile();
+    int screen = dup(STDERR_FILENO);
+    assert_non_null(file);
+    dup2(fileno(file), STDERR_FILENO);
+    calla_status status = try_open_from(list, &(calla_engine_options){.backend = name});
+    dup2(screen, STDERR_FILENO);
+    close(screen);
+    rewind(file);
+    said[fread(said, 1, n_bytes - 1, file)] = '\0';
+    fclose(file);
+    return status;
+}
+
+/* A device that is not there is passed over in silence, one that is there is not; and somebody who
+ * interrupts the opening does not want the next one. */
+static void another_backend_takes_over(void **state)
+{
+    (void)state;
+    char said[256];
+    lacks = CALLA_ERR_UNSUPPORTED;
+    assert_ok(open_second(NULL, said, sizeof said), &err);
+    assert_string_equal(said, "");
+    calla_engine_close(engine);
+    const calla_status there[] = {CALLA_ERR_MEMORY, CALLA_ERR_DEVICE};
+    for (int i = 0; i < 2; i++) {
+        lacks = there[i];
+        assert_ok(open_second("auto", said, sizeof said), &err);
+        assert_string_equal(engine->info.backend, "fake");
+        assert_string_equal(said,
+                            "calla: warning: device: it is not to be had; going on with fake\n");
+        calla_engine_close(engine);
+        engine = NULL;
+        assert_error(open_second("device", said, sizeof said), lacks, &err, "not to be had");
+        assert_string_equal(said, "");
+    }
+    lacks = CALLA_ERR_CANCELLED;
+    assert_error(open_second(NULL, said, sizeof said), lacks, &err, "not to be had");
+    assert_string_equal(said, "");
+}
+
 static void sessions_are_limited_and_independent(void **state)
 {
     (void)state;
@@ -902,6 +966,7 @@ int main(void)
         TEST(score_survives_a_pool_full_of_snapshots),
         TEST(progress_counts_the_whole_prefill),
         TEST(options_have_defaults_and_ranges),
+        TEST(another_backend_takes_over),
         TEST(sessions_are_limited_and_independent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
