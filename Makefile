@@ -31,6 +31,7 @@ deps:
 build: deps
 	@cmake -G Ninja -S . -B $(BUILD) -DCMAKE_INSTALL_PREFIX=$(PREFIX) >$(BUILD).log 2>&1 \
 	    || { cat $(BUILD).log; exit 1; }
+	@sed -n 's/^-- \(CUDA backend\)/\1/p' $(BUILD).log
 	@rm -f $(BUILD).log
 	@cmake --build $(BUILD)
 
