@@ -126,7 +126,7 @@ static calla_status open_model(bench_run *run, const calla_engine_options *optio
     if (status != CALLA_OK) return status;
     calla_machine_get_info(&machine);
     int64_t other = plan.total_bytes - plan.weights_bytes, available = machine.ram_available_bytes;
-    if (available && other > available)
+    if (available && !plan.on_device && other > available)
         return fail(run, CALLA_ERR_MEMORY,
                     "%s: a context of %d tokens needs %.2f GB of memory besides the weights, %.2f "
                     "GB are available",

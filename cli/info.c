@@ -147,6 +147,18 @@ static void print_checkpoint(FILE *out, const info_report *r)
     fputc('\n', out);
 }
 
+static void print_shortage(FILE *out, const calla_memory_plan *p, const calla_machine_info *m)
+{
+    if (m->ram_bytes > 0 && p->total_bytes > m->ram_bytes)
+        fprintf(out, "  %s has less: %s\n",
+                m->ram_is_limited ? "the control group" : "this machine",
+                p->total_bytes - p->weights_bytes > m->ram_bytes
+                    ? "it cannot run"
+                    : "weights will be read from disk over and over");
+    else if (m->ram_available_bytes > 0 && p->total_bytes > m->ram_available_bytes)
+        fprintf(out, "  less is available now: weights will be read from disk over and over\n");
+}
+
 static void print_plan(FILE *out, const info_report *r)
 {
     const calla_memory_plan *p = &r->plan;
@@ -154,7 +166,7 @@ static void print_plan(FILE *out, const info_report *r)
         const char *name;
         int64_t bytes;
     } lines[] = {
-        {"weights, mapped", p->weights_bytes},
+        {p->on_device ? "weights" : "weights, mapped", p->weights_bytes},
         {"prepared tensors", p->prepared_bytes},
         {"KV cache", p->kv_bytes},
         {"recurrent state", p->state_bytes},
@@ -163,18 +175,11 @@ static void print_plan(FILE *out, const info_report *r)
         {"total", p->total_bytes},
     };
     char text[32];
-    fprintf(out, "memory for a context of %d tokens\n", p->n_ctx);
+    fprintf(out, "%smemory for a context of %d tokens, backend %s\n", p->on_device ? "device " : "",
+            p->n_ctx, p->backend);
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
         fprintf(out, "  %-20s %12s\n", lines[i].name, bytes_text(lines[i].bytes, text));
-    int64_t ram = r->machine.ram_bytes;
-    if (ram > 0 && p->total_bytes > ram)
-        fprintf(out, "  %s has less: %s\n",
-                r->machine.ram_is_limited ? "the control group" : "this machine",
-                p->total_bytes - p->weights_bytes > ram
-                    ? "it cannot run"
-                    : "weights will be read from disk over and over");
-    else if (p->total_bytes > r->machine.ram_available_bytes)
-        fprintf(out, "  less is available now: weights will be read from disk over and over\n");
+    if (!p->on_device) print_shortage(out, p, &r->machine); /* a device says so when it is opened */
     fputc('\n', out);
 }
 

@@ -61,7 +61,8 @@ static json_t *checkpoint_json(const info_report *r)
 static json_t *plan_json(const info_report *r)
 {
     const calla_memory_plan *p = &r->plan;
-    return json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "n_ctx", p->n_ctx, "weights_bytes",
+    return json_pack("{s:s, s:b, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "backend", p->backend,
+                     "on_device", p->on_device, "n_ctx", p->n_ctx, "weights_bytes",
                      (json_int_t)p->weights_bytes, "prepared_bytes", (json_int_t)p->prepared_bytes,
                      "kv_bytes", (json_int_t)p->kv_bytes, "state_bytes", (json_int_t)p->state_bytes,
                      "snapshot_bytes", (json_int_t)p->snapshot_bytes, "scratch_bytes",

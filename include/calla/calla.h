@@ -129,7 +129,9 @@ typedef struct calla_engine_options {
 /* What an engine will hold in memory, per part. See calla_memory_plan in model.h for a plan
  * without opening. */
 typedef struct calla_memory_plan {
-    int64_t weights_bytes;  /* mapped from the checkpoint, shared with the page cache */
+    const char *backend;    /* whose plan it is; static storage */
+    bool on_device;         /* all of it is in the memory of a device, not in the machine's */
+    int64_t weights_bytes;  /* in the machine's memory: mapped, shared with the page cache */
     int64_t prepared_bytes; /* small tensors converted at open */
     int64_t kv_bytes;       /* KV block pool */
     int64_t state_bytes;    /* GDN states and convolution windows of n_sessions sessions */

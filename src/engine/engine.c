@@ -101,6 +101,8 @@ static calla_status plan_backend(const backend_ops *ops, const model_weights *we
         sampler_bytes(n_vocab) + b->n_sequences * session_bytes(b->n_ctx, n_vocab);
     plan->total_bytes = plan_sum(plan);
     plan->n_ctx = b->n_ctx;
+    plan->backend = ops->name;
+    plan->on_device = !ops->reads_weights;
     return CALLA_OK;
 }
 

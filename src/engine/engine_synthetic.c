@@ -21,10 +21,12 @@ static calla_status check_memory(const model_weights *weights, const calla_engin
     CALLA_TRY(engine_plan(backends, weights, options, &plan, err));
     calla_machine_get_info(&machine);
     int64_t available = machine.ram_available_bytes;
-    if (available == 0 || plan.total_bytes <= available) return CALLA_OK;
+    int64_t needed = weights->text_bytes; /* made here whatever the backend */
+    if (!plan.on_device) needed += plan.total_bytes - plan.weights_bytes;
+    if (available == 0 || needed <= available) return CALLA_OK;
     return error_set(err, CALLA_ERR_MEMORY,
                      "the model needs %.2f GB of memory (weights %.2f GB), %.2f GB are available",
-                     (double)plan.total_bytes * 1e-9, (double)plan.weights_bytes * 1e-9,
+                     (double)needed * 1e-9, (double)weights->text_bytes * 1e-9,
                      (double)available * 1e-9);
 }
 

@@ -6,12 +6,14 @@ command=info
 
 for layout in mlx4 bf16; do
     model=$source/tests/data/oracle-a/$layout
-    "$calla" info -m "$model" --tensors >"$work/text"
+    "$calla" info -m "$model" --backend cpu --tensors >"$work/text"
     grep -qx 'layers      4: 3 gated delta net, 1 attention; hidden size 128' "$work/text" ||
         fail "$layout: layers"
-    grep -qE '^memory for a context of 4096 tokens' "$work/text" || fail "$layout: context"
+    grep -qx 'memory for a context of 4096 tokens, backend cpu' "$work/text" || fail "$layout: context"
     grep -qE '^  total  +[0-9.]+ [KMG]iB$' "$work/text" || fail "$layout: memory plan"
-    "$calla" info -m "$model" --json --tensors >"$work/json"
+    "$calla" info -m "$model" --backend cpu --json --tensors >"$work/json"
+    grep -q '"backend": "cpu",$' "$work/json" || fail "$layout: backend"
+    grep -q '"on_device": false,$' "$work/json" || fail "$layout: on_device"
     grep -q '"n_parameters": 3089944' "$work/json" || fail "$layout: parameters"
     grep -q "\"layout\": \"$layout\"" "$work/json" || fail "$layout: layout"
     # every tensor is listed in both forms, and the parts add up

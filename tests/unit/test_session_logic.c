@@ -817,6 +817,8 @@ static void options_have_defaults_and_ranges(void **state)
     assert_int_equal(engine->options.prefill_chunk, 500); /* 2048, at most the context */
     assert_int_equal(engine->snapshot_stride, 2048);
     const calla_memory_plan *m = &info.memory;
+    assert_string_equal(m->backend, "fake");
+    assert_true(m->on_device); /* it does not read weights where they are */
     assert_int_equal(m->snapshot_bytes,
                      MAX_SNAPSHOTS * (1000 + snapshot_slot_bytes(500, FAKE_VOCAB)));
     assert_int_equal(m->total_bytes, m->weights_bytes + m->prepared_bytes + m->kv_bytes +
