@@ -1,9 +1,17 @@
-/* A growing byte string. Appends never fail one by one: running out of memory sets `failed`, later
- * appends do nothing, and strbuf_take reports it. */
+/* A growing byte string, and how a text ends. Appends never fail one by one: running out of memory
+ * sets `failed`, later appends do nothing, and strbuf_take reports it. */
 #ifndef CALLA_BASE_STRBUF_H
 #define CALLA_BASE_STRBUF_H
 
 #include "base/error.h"
+
+#include <string.h>
+
+static inline bool text_ends_with(const char *text, const char *ending)
+{
+    size_t n = strlen(text), k = strlen(ending);
+    return n >= k && strcmp(text + n - k, ending) == 0;
+}
 
 typedef struct strbuf {
     char *data; /* [n] bytes and a NUL, or NULL while empty */

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/strbuf.h"
 
 #include <assert.h>
 #include <dirent.h>
@@ -275,12 +276,6 @@ static void add_entry(snapshot_files *f, const char *name)
     close(fd);
 }
 
-static bool ends_with(const char *name, const char *end)
-{
-    size_t n = strlen(name), k = strlen(end);
-    return n > k && strcmp(name + n - k, end) == 0;
-}
-
 static calla_status scan(snapshot_files *f, const char *dir, calla_error *err)
 {
     int fd = openat(f->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -292,9 +287,9 @@ static calla_status scan(snapshot_files *f, const char *dir, calla_error *err)
     for (struct dirent *e; (e = readdir(d));) {
         char unfinished[sizeof suffix + sizeof temporary_suffix];
         snprintf(unfinished, sizeof unfinished, "%s%s", suffix, temporary_suffix);
-        if (ends_with(e->d_name, unfinished))
+        if (text_ends_with(e->d_name, unfinished))
             unlinkat(f->dir, e->d_name, 0); /* of a run that was killed */
-        else if (ends_with(e->d_name, suffix) && strlen(e->d_name) < NAME_BYTES)
+        else if (text_ends_with(e->d_name, suffix) && strlen(e->d_name) < NAME_BYTES)
             add_entry(f, e->d_name);
     }
     closedir(d);

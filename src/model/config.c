@@ -2,6 +2,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/strbuf.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -265,15 +266,10 @@ static calla_status parse_stop_ids(const section *s, model_config *c)
     return CALLA_OK;
 }
 
-static bool ends_with(const char *text, const char *ending)
-{
-    size_t n = strlen(text), m = strlen(ending);
-    return n >= m && strcmp(text + n - m, ending) == 0;
-}
-
 int quantized_bits(const char *stem)
 {
-    return ends_with(stem, "mlp.gate") || ends_with(stem, "mlp.shared_expert_gate") ? 8 : 4;
+    return text_ends_with(stem, "mlp.gate") || text_ends_with(stem, "mlp.shared_expert_gate") ? 8
+                                                                                              : 4;
 }
 
 /* One per-path entry: an object with bits and group_size, or a boolean. */

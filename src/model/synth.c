@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "base/numbers.h"
+#include "base/strbuf.h"
 #include "model/checkpoint_write.h"
 #include "model/inventory.h"
 #include "model/quantize_config.h"
@@ -86,20 +87,14 @@ struct synthesizer {
 
 /* ---- planning ---- */
 
-static bool ends_with(const char *text, const char *ending)
-{
-    size_t n = strlen(text), m = strlen(ending);
-    return n >= m && strcmp(text + n - m, ending) == 0;
-}
-
 static void choose_distribution(synthesizer *s, generation *g)
 {
     const distribution *d = distributions;
-    while (!ends_with(g->name, d->ending)) d++;
+    while (!text_ends_with(g->name, d->ending)) d++;
     g->law = d->law;
     g->center = d->center;
     g->sigma = d->spread;
-    if (ends_with(g->name, "lm_head")) g->sigma *= s->shape->logit_deviation;
+    if (text_ends_with(g->name, "lm_head")) g->sigma *= s->shape->logit_deviation;
     if (g->kind == PART_MATRIX || g->kind == PART_EXPERTS) g->sigma /= sqrtf((float)g->cols);
 }
 
@@ -121,12 +116,12 @@ static calla_status plan_bf16(synthesizer *s, generation *g, const part *p, call
         return checkpoint_plan_add(&s->plan, name, DTYPE_BF16, part_is_linear(p) ? 2 : 1, shape + 1,
                                    &g->out.weight, err);
     }
-    bool down = ends_with(g->name, "down_proj");
+    bool down = text_ends_with(g->name, "down_proj");
     snprintf(name, sizeof name, "%s%.*sexperts.%s", prefix, (int)(experts - below), below,
              down ? "down_proj" : "gate_up_proj");
     if (!down) g->expert_rows = shape[1] = 2 * g->rows;
-    if (ends_with(g->name, "up_proj")) { /* the part before was gate_proj: the same tensor */
-        assert(ends_with(g[-1].name, "gate_proj"));
+    if (text_ends_with(g->name, "up_proj")) { /* the part before was gate_proj: the same tensor */
+        assert(text_ends_with(g[-1].name, "gate_proj"));
         g->first_row = g->rows;
         g->out = g[-1].out;
         return CALLA_OK;
@@ -235,7 +230,7 @@ static calla_status make_elements(void *context, checkpoint_writer *w, int64_t b
     const generation *g = context;
     uint16_t *out = (uint16_t *)buffer;
     bool is_norm = g->kind == PART_NORM,
-         is_norm_vector = !is_norm && ends_with(g->name, "norm.weight");
+         is_norm_vector = !is_norm && text_ends_with(g->name, "norm.weight");
     for (int64_t i = begin; i < end; i++) {
         float u = g->law == BELL ? random_bell(g->pool->seed, g->stream, (uint64_t)i)
                                  : 2 * random_uniform(g->pool->seed, g->stream, (uint64_t)i) - 1;

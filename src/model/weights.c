@@ -1,6 +1,7 @@
 #include "model/weights.h"
 
 #include "base/memory.h"
+#include "base/strbuf.h"
 #include "model/inventory.h"
 
 #include <stdio.h>
@@ -159,12 +160,6 @@ static void detect_norm_convention(loader *l)
     }
 }
 
-static bool ends_with(const char *text, const char *tail)
-{
-    size_t n = strlen(text), m = strlen(tail);
-    return n >= m && strcmp(text + n - m, tail) == 0;
-}
-
 /* Whether config.json and the tensors speak of the same layout. Where they do not, single tensors
  * would be missed, which says nothing to who made the checkpoint. */
 static calla_status check_layout(const loader *l)
@@ -174,18 +169,18 @@ static calla_status check_layout(const loader *l)
     for (int32_t i = 0; i < set->n_tensors; i++) {
         const char *name = set->tensors[i].name;
         if (is_skipped_name(name)) continue;
-        bool expert = ends_with(name, ".mlp.experts.gate_up_proj");
+        bool expert = text_ends_with(name, ".mlp.experts.gate_up_proj");
         if (quantized && expert)
             return error_set(l->err, CALLA_ERR_INPUT,
                              "%s: config.json has a quantization, but tensor %s is an unquantized "
                              "checkpoint's",
                              set->dir, name);
-        if (!quantized && ends_with(name, ".scales"))
+        if (!quantized && text_ends_with(name, ".scales"))
             return error_set(l->err, CALLA_ERR_INPUT,
                              "%s: the weights are quantized (tensor %s), but config.json has no "
                              "quantization",
                              set->dir, name);
-        if (!quantized && ends_with(name, ".mlp.switch_mlp.gate_proj.weight"))
+        if (!quantized && text_ends_with(name, ".mlp.switch_mlp.gate_proj.weight"))
             return error_set(l->err, CALLA_ERR_INPUT,
                              "%s: an unquantized MLX checkpoint (tensor %s): expected MLX affine "
                              "4-bit, or bf16 as Hugging Face has it (mlp.experts.gate_up_proj)",
