@@ -374,7 +374,8 @@ const char *const *cpu_isa_names(void);
 
 /* Fills the table for `isa` (NULL or "auto": the best for this machine and layout): the C variants
  * first, then each instruction set allowed, weakest first, overwrites what it does better.
- * CALLA_ERR_INPUT for an unknown name, CALLA_ERR_UNSUPPORTED for a fast table on layout BF16. */
+ * CALLA_ERR_INPUT for an unknown name, CALLA_ERR_UNSUPPORTED for a set that this machine lacks and
+ * for a fast table on layout BF16. */
 calla_status cpu_kernels_select(const char *isa, calla_layout layout, cpu_kernels *k,
                                 calla_error *err);
 
