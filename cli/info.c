@@ -141,9 +141,14 @@ static void print_checkpoint(FILE *out, const info_report *r)
     fprintf(out, "files       %d, with %d tensors; %d of them skipped\n\n", c->n_files,
             c->n_tensors, c->n_skipped_tensors);
     fprintf(out, "%-24s %8s %16s\n", "part", "tensors", "bytes");
-    for (int32_t i = 0; i < r->n_parts; i++)
+    int64_t n_tensors = 0, n_bytes = 0;
+    for (int32_t i = 0; i < r->n_parts; i++) {
         fprintf(out, "%-24s %8lld %16lld\n", r->parts[i].name, (long long)r->parts[i].n_tensors,
                 (long long)r->parts[i].n_bytes);
+        n_tensors += r->parts[i].n_tensors;
+        n_bytes += r->parts[i].n_bytes;
+    }
+    fprintf(out, "%-24s %8lld %16lld\n", "total", (long long)n_tensors, (long long)n_bytes);
     fputc('\n', out);
 }
 

@@ -7,6 +7,10 @@
 # The C library is the machine's own, at least as new as this one's.
 set -eu
 build=$(readlink -f "$1") archive=$(readlink -f "$2") source=$(readlink -f "$(dirname "$0")/..")
+[ -e "$build/tests/test_prefill" ] || {
+    echo "$build has no CUDA backend to check: it is built where nvcc is" >&2
+    exit 1
+}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 bundle=$work/calla-device-check programs=$work/calla-device-check/programs

@@ -18,6 +18,8 @@ for layout in mlx4 bf16; do
     grep -q "\"layout\": \"$layout\"" "$work/json" || fail "$layout: layout"
     # every tensor is listed in both forms, and the parts add up
     n=$(grep -oP '"n_tensors": \K[0-9]+(?=,$)' "$work/json" | head -1)
+    bytes=$(grep -oP '"weights_bytes": \K[0-9]+' "$work/json")
+    grep -qE "^total +$n +$bytes\$" "$work/text" || fail "$layout: parts add up to: $(grep total "$work/text")"
     [ "$(grep -c '"dtype":' "$work/json")" = "$n" ] || fail "$layout: tensors as JSON"
     [ "$(grep -cE '^(BF16|U32|F32) ' "$work/text")" = "$n" ] || fail "$layout: tensors as text"
 done
