@@ -168,23 +168,23 @@ typedef struct prefill_scratch {
     float *c;         // [3 + P][conv_channels] projected, after the three rows before
     float *convolved; // [n_threads][conv_channels]
     /* Of the tokens since the last multiple of GDN_CELL and the chunk's, R = GDN_CELL - 1 + P: */
-    float *qk;              // [Hk][R][2][128] normalised; those before the chunk have only k
-    float *products;        // [Hk][cells of R][GDN_CELL_PRODUCTS]
-    float *decay;           // [R][Hv]
-    float *values;          // [Hv][R][128], then the recurrence's outputs
-    float *z, *mixed;       // [P][value_size] (attention's mixed: [P][query_size])
-    float *a, *b, *beta;    // [P][Hv]
-    float *q_gate, *q;      // [P][2 query_size], [P][query_size]
-    float *k, *v;           // [P][kv_size]
-    float *attention_mixed; // [P][query_size]
-    float *cosines, *sines; // [P][32]
-    float *attention_tile;  // [n_threads][attention_tile_floats]
-    float *router;          // [n_threads][ROUTE_TILE][E + 1]
-    float *route_packed;    // [n_threads] ROUTE_TILE rows of D packed as f32
-    int32_t *experts;       // [P][k]
-    float *weights;         // [P][k]
-    float *shared_scale;    // [P]
-    int32_t *position;      // [P][k] of a slot in the sorted order
+    float *qk;                   // [Hk][R][2][128] normalised; those before the chunk have only k
+    float *products;             // [Hk][cells of R][GDN_CELL_PRODUCTS]
+    float *decay;                // [R][Hv]
+    float *values;               // [Hv][R][128], then the recurrence's outputs
+    float *z, *mixed;            // [P][value_size] (attention's mixed: [P][query_size])
+    float *a, *b, *beta;         // [P][Hv]
+    float *q_gate, *q;           // [P][2 query_size], [P][query_size]
+    float *k, *v;                // [P][kv_size]
+    float *attention_mixed;      // [P][query_size]
+    float *cosines, *sines;      // [P][32]
+    float *attention_tile;       // [n_threads][attention_tile_floats]
+    float *router;               // [n_threads][ROUTE_TILE][E + 1]
+    unsigned char *route_packed; // [n_threads] ROUTE_TILE rows of D packed as f32
+    int32_t *experts;            // [P][k]
+    float *weights;              // [P][k]
+    float *shared_scale;         // [P]
+    int32_t *position;           // [P][k] of a slot in the sorted order
     int32_t *rows;    // [P k] token of each sorted slot, then [P] all tokens for the shared one
     int32_t *offsets; // [E + 1] of each expert in the sorted order
     expert_unit *units;

@@ -9,7 +9,7 @@ static void use_c(cpu_kernels *k)
     *k = (cpu_kernels){
         .pack_tile = 8,
         .gemm_inputs = GEMM_F32,
-        .pack_element_bytes = 4,
+        .pack_group_bytes = QUANT_GROUP * 4,
         .dequantize = dequantize_c,
         .gemv_f32 = gemv_f32_c,
         .quantize_input = quantize_input_c,
@@ -17,6 +17,7 @@ static void use_c(cpu_kernels *k)
         .pack_input = pack_input_c,
         .gemm = gemm_c,
         .pack_tile_f32 = 8,
+        .pack_group_bytes_f32 = QUANT_GROUP * 4,
         .pack_input_f32 = pack_input_c,
         .gemm_f32 = gemm_c,
         .rmsnorm = rmsnorm_c,
@@ -78,7 +79,7 @@ static void use_c(cpu_kernels *k)
     do {                                                                                           \
         (k)->gemm_inputs = GEMM_INT16;                                                             \
         (k)->pack_tile = 1;                                                                        \
-        (k)->pack_element_bytes = 2;                                                               \
+        (k)->pack_group_bytes = QUANT_GROUP * 2;                                                   \
         (k)->pack_input = pack_input_q4_##isa_name;                                                \
         (k)->gemm = gemm_q4_##isa_name;                                                            \
         (k)->measure_multiply = measure_multiply_q4_##isa_name;                                    \
@@ -101,11 +102,15 @@ static void use_avx512(cpu_kernels *k)
 static void use_amx(cpu_kernels *k)
 {
     k->pack_tile = 16;
-    k->pack_element_bytes = 2;
+    k->pack_group_bytes = QUANT_GROUP * 2;
     k->gemm_inputs = GEMM_BF16;
     k->pack_input = pack_input_bf16_amx;
     k->gemm = gemm_bf16_amx;
     k->gemm_gated = gemm_gated_bf16_amx;
+    k->pack_tile_f32 = 16;
+    k->pack_group_bytes_f32 = AMX_F32_GROUP_BYTES;
+    k->pack_input_f32 = pack_input_amx;
+    k->gemm_f32 = gemm_amx;
     k->attention_tile_f16 = attention_tile_f16_amx;
     k->measure_multiply = measure_multiply_amx;
 }
@@ -127,7 +132,7 @@ static void use_neon_i8mm(cpu_kernels *k)
 static void use_neon_bf16(cpu_kernels *k)
 {
     k->pack_tile = 8;
-    k->pack_element_bytes = 2;
+    k->pack_group_bytes = QUANT_GROUP * 2;
     k->gemm_inputs = GEMM_BF16;
     k->pack_input = pack_input_neon_bf16;
     k->gemm = gemm_neon_bf16;

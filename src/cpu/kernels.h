@@ -25,6 +25,8 @@ enum {
     GDN_SLICE = 32,           /* value columns of one gdn_scan call */
     GDN_CELL = 8,             /* tokens at multiples of so many that gdn_scan does at once */
     MEASURE_AHEAD = 4096,     /* bytes: a page, which the hardware's prefetch does not cross */
+    /* Of 64 columns of an input packed by pack_input_amx: three bf16 each, and their sum. */
+    AMX_F32_GROUP_BYTES = QUANT_GROUP * 3 * 2 + 4,
 };
 
 /* ---- linear layers, one to eight input rows (decode) ---- */
@@ -88,8 +90,8 @@ typedef enum gemm_inputs {
 } gemm_inputs;
 
 /* Packs rows x[rows[i] * x_stride], i < n (rows NULL: 0, 1, ...) for gemm. Tiles of `pack_tile`
- * inputs follow each other, the last one filled up with zeros; packed_bytes in all. Moves 4 bytes
- * in, pack_element_bytes out an element. */
+ * inputs follow each other, the last one filled up with zeros; packed_bytes in all. Moves 256 bytes
+ * in, pack_group_bytes out for 64 columns of an input. */
 typedef void pack_input_fn(const float *x, int64_t x_stride, const int32_t *rows, int32_t n,
                            int32_t cols, void *packed);
 
@@ -287,7 +289,7 @@ typedef struct cpu_kernels {
     const char *isa; /* name as in cpu_isa_names */
     bool fast;       /* decode reads Q4 matrices through quantize_input and gemv_q4; KV fp16 */
     gemm_inputs gemm_inputs;
-    int32_t pack_tile, pack_element_bytes; /* of pack_input; see packed_bytes */
+    int32_t pack_tile, pack_group_bytes; /* of pack_input; see packed_bytes */
     dequantize_fn *dequantize;
     gemv_f32_fn *gemv_f32;
     quantize_input_fn *quantize_input;
@@ -296,7 +298,7 @@ typedef struct cpu_kernels {
     gemm_fn *gemm;
     gemm_gated_fn *gemm_gated; /* or NULL */
     /* The pair in f32, which router logits always take; the same two for GEMM_F32. */
-    int32_t pack_tile_f32;
+    int32_t pack_tile_f32, pack_group_bytes_f32;
     pack_input_fn *pack_input_f32;
     gemm_fn *gemm_f32;
     rmsnorm_fn *rmsnorm;
@@ -324,7 +326,14 @@ static inline size_t packed_bytes(const cpu_kernels *k, int32_t n, int32_t cols)
 {
     size_t tile = (size_t)k->pack_tile, rows = ((size_t)n + tile - 1) / tile * tile;
     if (k->gemm_inputs == GEMM_INT16) return rows * quantized_bytes(cols);
-    return rows * (size_t)cols * (size_t)k->pack_element_bytes;
+    return rows * (size_t)(cols / QUANT_GROUP) * (size_t)k->pack_group_bytes;
+}
+
+/* Of n rows from pack_input_f32. */
+static inline size_t packed_bytes_f32(const cpu_kernels *k, int32_t n, int32_t cols)
+{
+    size_t tile = (size_t)k->pack_tile_f32, rows = ((size_t)n + tile - 1) / tile * tile;
+    return rows * (size_t)(cols / QUANT_GROUP) * (size_t)k->pack_group_bytes_f32;
 }
 
 /* Prototypes of all kernels in the variants of one instruction set; those it lacks are never

@@ -56,7 +56,7 @@ static void moe_take(backend *b, size_t rows)
     size_t experts = (size_t)c->n_experts;
     int32_t width = larger_of(c->expert_width, c->shared_expert_width);
     p->router = take_floats(m, threads * ROUTE_TILE, experts + 1);
-    p->route_packed = take_floats(m, threads * ROUTE_TILE, (size_t)c->hidden_size);
+    p->route_packed = take(m, threads, 1, packed_bytes_f32(&b->k, ROUTE_TILE, c->hidden_size));
     p->experts = take(m, rows, k, sizeof(int32_t));
     p->weights = take_floats(m, rows, k);
     p->shared_scale = take_floats(m, rows, 1);

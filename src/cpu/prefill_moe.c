@@ -23,7 +23,8 @@ static void route_part(void *context, int64_t begin, int64_t end, int thread)
     int32_t n_experts = c->n_experts, slots = c->n_experts_per_token;
     int64_t stride = n_experts + 1;
     float *logits = t->p->router + (size_t)thread * ROUTE_TILE * (size_t)stride;
-    float *packed = t->p->route_packed + (size_t)thread * ROUTE_TILE * (size_t)c->hidden_size;
+    unsigned char *packed =
+        t->p->route_packed + (size_t)thread * packed_bytes_f32(k, ROUTE_TILE, c->hidden_size);
     for (int64_t first = begin; first < end; first += ROUTE_TILE) {
         int32_t n = end - first < ROUTE_TILE ? (int32_t)(end - first) : ROUTE_TILE;
         k->pack_input_f32(t->p->u + first * c->hidden_size, c->hidden_size, NULL, n, c->hidden_size,

@@ -277,7 +277,7 @@ static cpu_kernels with_f32_products(const cpu_kernels *k)
     cpu_kernels f32 = *k;
     f32.gemm_inputs = GEMM_F32;
     f32.pack_tile = k->pack_tile_f32;
-    f32.pack_element_bytes = sizeof(float);
+    f32.pack_group_bytes = k->pack_group_bytes_f32;
     f32.pack_input = k->pack_input_f32;
     f32.gemm = k->gemm_f32;
     return f32;

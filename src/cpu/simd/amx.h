@@ -30,4 +30,18 @@ ALWAYS_INLINE void configure_tiles(void)
     _tile_loadconfig(&config);
 }
 
+/* x rounded to bfloat16 (halves away from zero); what is left has 16 bits less. A NaN stays one in
+ * what is left. */
+ALWAYS_INLINE vf high_part(vf x)
+{
+    __m512i bits = _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
+    return _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32((int)0xffff0000)));
+}
+
+/* 32 values, in order, as bfloat16. */
+ALWAYS_INLINE __m512i narrow(vf a, vf b)
+{
+    return (__m512i)_mm512_cvtne2ps_pbh(b, a);
+}
+
 #endif
