@@ -172,7 +172,8 @@ typedef struct prefill_scratch {
     float *products;             // [Hk][cells of R][GDN_CELL_PRODUCTS]
     float *decay;                // [R][Hv]
     float *values;               // [Hv][R][128], then the recurrence's outputs
-    float *z, *mixed;            // [P][value_size] (attention's mixed: [P][query_size])
+    float *z;                    // [P][value_size]
+    float *mixed;                // [n_threads][pack_tile][value_size] normed, to be packed
     float *a, *b, *beta;         // [P][Hv]
     float *q_gate, *q;           // [P][2 query_size], [P][query_size]
     float *k, *v;                // [P][kv_size]

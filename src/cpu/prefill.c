@@ -26,7 +26,8 @@ static void gdn_take(backend *b, size_t rows)
     p->decay = take_floats(m, most, heads);
     p->values = take_floats(m, most, (size_t)c->value_size);
     p->z = take_floats(m, rows, (size_t)c->value_size);
-    p->mixed = take_floats(m, rows, (size_t)c->value_size);
+    p->mixed = take_floats(m, (size_t)b->options.n_threads * (size_t)b->k.pack_tile,
+                           (size_t)c->value_size);
     p->a = take_floats(m, rows, heads);
     p->b = take_floats(m, rows, heads);
     p->beta = take_floats(m, rows, heads);
@@ -153,7 +154,7 @@ typedef struct chunk {
     const layer_weights *layer;
     const prepared_layer *prepared;
     const float *factor;  /* of the norm at hand */
-    bool pack;            /* norm_part packs its output */
+    bool add, pack;       /* norm_part adds `out` to x first; packs its output */
     const float *to_pack; /* pack_part: [n][pack_cols] */
     int32_t pack_cols;
     matrix_job jobs[4];
@@ -215,45 +216,36 @@ static void norm_part(void *context, int64_t begin, int64_t end, int thread)
     (void)thread;
     backend *b = t->b;
     int32_t hidden = b->config.hidden_size;
-    for (int64_t i = begin; i < end; i++) {
-        float mean = b->k.rmsnorm(t->p->x + i * hidden, t->factor, hidden, b->config.rms_eps,
-                                  t->p->u + i * hidden);
-        if (!isfinite(mean) && t->p->bad_norm[i] < 0) t->p->bad_norm[i] = t->norm;
+    /* What is packed together comes right after it was written. */
+    for (int64_t first = begin; first < end; first += b->k.pack_tile) {
+        int64_t behind = first + b->k.pack_tile < end ? first + b->k.pack_tile : end;
+        for (int64_t i = first; i < behind; i++) {
+            float *x = t->p->x + i * hidden;
+            if (t->add) b->k.add_scaled(x, t->p->out + i * hidden, 1.0f, hidden);
+            float mean =
+                b->k.rmsnorm(x, t->factor, hidden, b->config.rms_eps, t->p->u + i * hidden);
+            if (!isfinite(mean) && t->p->bad_norm[i] < 0) t->p->bad_norm[i] = t->norm;
+        }
+        if (t->pack) pack_rows(t, t->p->u, hidden, first, behind);
     }
-    if (t->pack) pack_rows(t, t->p->u, hidden, begin, end);
 }
 
-/* u = norm(x), and packed. */
-static void norm_rows(chunk *t, const float *factor, bool pack)
+/* With `add` x += out; u = norm(x), and packed with `pack`. */
+static void norm_rows(chunk *t, const float *factor, bool add, bool pack)
 {
     t->factor = factor;
+    t->add = add;
     t->pack = pack;
     run_operation(t->b, OP_NORMS, t->n, t->b->k.pack_tile, norm_part, t);
 }
 
-static void residual_part(void *context, int64_t begin, int64_t end, int thread)
+/* x += out_proj of the packed rows; u = norm(x). */
+static void project_output(chunk *t, const matrix *m, operation op)
 {
-    chunk *t = context;
-    (void)thread;
-    int32_t hidden = t->b->config.hidden_size;
-    for (int64_t i = begin; i < end; i++)
-        t->b->k.add_scaled(t->p->x + i * hidden, t->p->out + i * hidden, 1.0f, hidden);
-    norm_part(context, begin, end, thread);
-}
-
-/* x += out_proj(mixed); u = norm(x). */
-static void project_output(chunk *t, const matrix *m, const float *mixed)
-{
-    t->to_pack = mixed;
-    t->pack_cols = m->cols;
-    operation op = t->layer->is_attention ? OP_ATTENTION_OUT : OP_GDN_OUT;
-    run_operation(t->b, op, t->n, t->b->k.pack_tile, pack_part, t);
     add_job(t, m, t->p->out, t->b->config.hidden_size);
     project(t, op, t->n);
-    t->factor = t->prepared->post_norm;
     t->norm++;
-    t->pack = t->b->k.pack_tile == 1; /* see prefill_moe.c */
-    run_operation(t->b, OP_NORMS, t->n, 1, residual_part, t);
+    norm_rows(t, t->prepared->post_norm, true, t->b->k.pack_tile == 1); /* see prefill_moe.c */
 }
 
 /* ---- GDN ---- */
@@ -283,42 +275,52 @@ static float *value_rows(const chunk *t, int32_t head)
     return t->p->values + (size_t)head * most * GDN_HEAD_DIM;
 }
 
-/* A token's convolved channels to where its heads' rows are. Heads are R rows apart, which is no
- * power of two: at 1 MB from each other they would meet in the same few lines of the caches, and
- * the convolution took twice as long. */
-static void scatter_heads(chunk *t, int64_t i, const float *f)
+/* Where token i's row of a head of the convolution is: queries' heads come first, then keys', then
+ * values'. Heads are R rows apart, which is no power of two: at 1 MB from each other they would
+ * meet in the same few lines of the caches, and the convolution took twice as long. */
+static float *convolved_row(const chunk *t, int32_t head, int64_t i)
 {
-    const model_config *c = &t->b->config;
-    const size_t bytes = GDN_HEAD_DIM * sizeof(float);
-    for (int32_t h = 0; h < c->n_key_heads; h++) {
-        float *qk = key_rows(t, h) + (tokens_before(t) + i) * 2 * GDN_HEAD_DIM;
-        memcpy(qk, f + h * GDN_HEAD_DIM, bytes);
-        memcpy(qk + GDN_HEAD_DIM, f + c->key_size + h * GDN_HEAD_DIM, bytes);
-    }
-    for (int32_t h = 0; h < c->n_value_heads; h++)
-        memcpy(value_rows(t, h) + i * GDN_HEAD_DIM, f + 2 * c->key_size + h * GDN_HEAD_DIM, bytes);
+    int32_t key_heads = t->b->config.n_key_heads;
+    if (head >= 2 * key_heads) return value_rows(t, head - 2 * key_heads) + i * GDN_HEAD_DIM;
+    float *qk = key_rows(t, head % key_heads) + (tokens_before(t) + i) * 2 * GDN_HEAD_DIM;
+    return head < key_heads ? qk : qk + GDN_HEAD_DIM;
 }
 
+/* Heads [from, to) of a token. */
+static void convolve_heads(chunk *t, int64_t i, int32_t from, int32_t to, float *f)
+{
+    const model_config *c = &t->b->config;
+    const cpu_kernels *k = &t->b->k;
+    const float *rows[CONV_TAPS];
+    for (int j = 0; j < CONV_TAPS; j++) rows[j] = t->p->c + (i + j) * c->conv_channels;
+    k->conv_silu(rows, t->prepared->conv, c->conv_channels, from * GDN_HEAD_DIM, to * GDN_HEAD_DIM,
+                 f);
+    for (int32_t h = from; h < to; h++) {
+        float *x = f + h * GDN_HEAD_DIM;
+        if (h < 2 * c->n_key_heads)
+            k->l2norm(x, h < c->n_key_heads ? 1.0f / sqrtf(GDN_HEAD_DIM) : 1.0f);
+        memcpy(convolved_row(t, h, i), x, GDN_HEAD_DIM * sizeof(float));
+    }
+}
+
+/* Tokens [begin, end), some heads of all of them at a time: their taps and the four rows a token
+ * needs stay in L1. */
 static void convolve_part(void *context, int64_t begin, int64_t end, int thread)
 {
+    enum { HEADS = 8 };
     chunk *t = context;
-    backend *b = t->b;
-    const model_config *c = &b->config;
+    const model_config *c = &t->b->config;
     prefill_scratch *p = t->p;
+    const int32_t n_heads = c->conv_channels / GDN_HEAD_DIM;
     float *f = p->convolved + (size_t)thread * (size_t)c->conv_channels;
+    for (int32_t h = 0; h < n_heads; h += HEADS)
+        for (int64_t i = begin; i < end; i++)
+            convolve_heads(t, i, h, smaller_of(h + HEADS, n_heads), f);
     for (int64_t i = begin; i < end; i++) {
-        const float *rows[CONV_TAPS];
-        for (int j = 0; j < CONV_TAPS; j++) rows[j] = p->c + (i + j) * c->conv_channels;
-        b->k.conv_silu(rows, t->prepared->conv, c->conv_channels, 0, c->conv_channels, f);
-        for (int32_t h = 0; h < c->n_key_heads; h++) {
-            b->k.l2norm(f + h * GDN_HEAD_DIM, 1.0f / sqrtf(GDN_HEAD_DIM));
-            b->k.l2norm(f + c->key_size + h * GDN_HEAD_DIM, 1.0f);
-        }
-        scatter_heads(t, i, f);
         int64_t gates = i * c->n_value_heads;
-        b->k.gdn_gates(p->a + gates, p->b + gates, t->prepared->neg_exp_a, t->prepared->dt_bias,
-                       c->n_value_heads, p->decay + gates + tokens_before(t) * c->n_value_heads,
-                       p->beta + gates);
+        t->b->k.gdn_gates(p->a + gates, p->b + gates, t->prepared->neg_exp_a, t->prepared->dt_bias,
+                          c->n_value_heads, p->decay + gates + tokens_before(t) * c->n_value_heads,
+                          p->beta + gates);
     }
 }
 
@@ -434,17 +436,23 @@ static void recurrence(chunk *t)
     profile_stop(&t->b->profile, OP_GDN_SCAN, start);
 }
 
+/* Tokens [begin, end), begin a multiple of the tile: normed and packed. */
 static void gated_norm_part(void *context, int64_t begin, int64_t end, int thread)
 {
     chunk *t = context;
-    (void)thread;
     const model_config *c = &t->b->config;
-    for (int64_t i = begin; i < end; i++)
-        for (int32_t h = 0; h < c->n_value_heads; h++) {
-            int64_t at = (i * c->n_value_heads + h) * GDN_HEAD_DIM;
-            t->b->k.gated_norm(value_rows(t, h) + i * GDN_HEAD_DIM, t->p->z + at,
-                               t->prepared->gdn_norm, c->rms_eps, t->p->mixed + at);
-        }
+    const cpu_kernels *k = &t->b->k;
+    float *mixed = t->p->mixed + (int64_t)thread * k->pack_tile * c->value_size;
+    for (int64_t first = begin; first < end; first += k->pack_tile) {
+        int32_t n = end - first < k->pack_tile ? (int32_t)(end - first) : k->pack_tile;
+        for (int32_t h = 0; h < c->n_value_heads; h++)
+            for (int64_t i = first; i < first + n; i++)
+                k->gated_norm(value_rows(t, h) + i * GDN_HEAD_DIM,
+                              t->p->z + i * c->value_size + h * GDN_HEAD_DIM, t->prepared->gdn_norm,
+                              c->rms_eps, mixed + (i - first) * c->value_size + h * GDN_HEAD_DIM);
+        k->pack_input(mixed, c->value_size, NULL, n, c->value_size,
+                      t->p->packed + packed_bytes(k, (int32_t)first, c->value_size));
+    }
 }
 
 /* The three rows before the chunk to the front of c; at the end the last three to the new state. */
@@ -488,8 +496,8 @@ static void gdn_mixer(chunk *t)
     run_operation(b, OP_GDN_CONV, t->n, 1, convolve_part, t);
     recurrence(t);
     store_rest(t);
-    run_operation(b, OP_GDN_OUT, t->n, 1, gated_norm_part, t);
-    project_output(t, &w->out, p->mixed);
+    run_operation(b, OP_GDN_OUT, t->n, b->k.pack_tile, gated_norm_part, t);
+    project_output(t, &w->out, OP_GDN_OUT);
     profile_count_gdn(b, w, t->n, 1);
 }
 
@@ -638,7 +646,10 @@ static void attention_mixer(chunk *t)
     run_pieces(t->b->pool, t->n, 16, append_part, t);
     run_pieces(t->b->pool, divide_up(t->n, tile_tokens(t)) * c->n_kv_heads, 1, attention_part, t);
     profile_stop(&t->b->profile, OP_ATTENTION, start);
-    project_output(t, &w->o, p->attention_mixed);
+    t->to_pack = p->attention_mixed;
+    t->pack_cols = w->o.cols;
+    run_operation(t->b, OP_ATTENTION_OUT, t->n, t->b->k.pack_tile, pack_part, t);
+    project_output(t, &w->o, OP_ATTENTION_OUT);
     int64_t end = t->first + t->n;
     profile_count_attention(t->b, w, t->n, end * (end + 1) / 2 - t->first * (t->first + 1) / 2,
                             end);
@@ -668,7 +679,7 @@ static void run_layer(chunk *t, int32_t i)
     t->layer = &t->b->weights->layers[i];
     t->prepared = &t->b->prepared.layers[i];
     call_tap(t, i, t->p->x);
-    norm_rows(t, t->prepared->input_norm, true);
+    norm_rows(t, t->prepared->input_norm, false, true);
     if (t->layer->is_attention)
         attention_mixer(t);
     else
@@ -715,7 +726,7 @@ static calla_status run_chunk(chunk *t, const calla_control *control, calla_erro
         run_layer(t, i);
     }
     t->norm = 2 * b->config.n_layers;
-    norm_rows(t, b->prepared.final_norm, false);
+    norm_rows(t, b->prepared.final_norm, false, false);
     call_tap(t, b->config.n_layers, t->p->u);
     return check_finite(t, err);
 }
