@@ -9,8 +9,8 @@
  * small enough to stay in L1 beside the inputs that stream through it. What limits all of this is
  * the way between L1 and L2, half a line a cycle, so weights written to L2, or dequantised between
  * the products into a second buffer, which L1 does not hold as well, cost more than they save. The
- * codes of the 32 rows after these are asked for meanwhile, a few lines a step: left to the
- * hardware, which stops at every page, they come at half the rate.
+ * codes of the 32 rows after these are asked for while these are dequantised, a line at a time:
+ * left to the hardware, which stops at every page, they come at half the rate.
  *
  * Dequantising: a 16-bit word of codes holds four columns. The 32 words of two groups, shifted by
  * 0, 4, 8 or 12 bits, are indices into a table of 2 x 16 bf16 values, the upper half for the second
@@ -169,10 +169,12 @@ static void load_last_group(const uint8_t *codes, float scale, float bias, uint1
 }
 
 /* Rows [row, row + n_rows), up to ROWS, of columns [col, col + n_cols), up to COLS; the block's
- * further rows are zeros. */
-static void dequantize_block(const matrix *w, int32_t row, int32_t n_rows, int32_t col,
-                             int32_t n_cols, const group_values *values, weight_block out)
+ * further rows are zeros. The same columns of n_next rows behind the block are asked for. */
+static void dequantize_block(const matrix *w, int32_t row, int32_t n_rows, int32_t n_next,
+                             int32_t col, int32_t n_cols, const group_values *values,
+                             weight_block out)
 {
+    const size_t ahead = (size_t)ROWS * (size_t)w->cols / 2;
     const int32_t in_values = col / QUANT_GROUP % VALUE_GROUPS;
     for (int32_t i = 0; i < n_rows; i++) {
         size_t group = ((size_t)(row + i) * (size_t)w->cols + (size_t)col) / QUANT_GROUP;
@@ -182,6 +184,7 @@ static void dequantize_block(const matrix *w, int32_t row, int32_t n_rows, int32
         uint16_t *to = out[0][i / TILE][i % TILE];
         int32_t left = n_cols / QUANT_GROUP;
         for (; left > 1; left -= 2) {
+            if (i < n_next) _mm_prefetch((const char *)codes + ahead, _MM_HINT_T1);
             load_pair(codes, scales, biases, to);
             codes += QUANT_GROUP; /* the bytes of two groups */
             scales += 2;
@@ -196,26 +199,14 @@ static void dequantize_block(const matrix *w, int32_t row, int32_t n_rows, int32
     settle_memory();
 }
 
-/* Codes to be read later, for L2: `per_step` lines at each step of the products. */
-typedef struct read_ahead {
-    const char *at;
-    int32_t per_step;
-} read_ahead;
-
-/* Asks for the scales and biases of n_rows rows from `row` on, and says how to ask for their codes
- * within n_steps. */
-static read_ahead read_rows_ahead(const matrix *w, int32_t row, int32_t n_rows, int32_t n_steps)
+/* Asks for the scales and biases of n_rows rows from `row` on. */
+static void prefetch_values(const matrix *w, int32_t row, int32_t n_rows)
 {
-    if (n_rows <= 0) return (read_ahead){0};
-    size_t groups = (size_t)w->cols / QUANT_GROUP, first = (size_t)row * groups,
-           n = (size_t)n_rows * groups;
-    for (size_t i = 0; i < n; i += LINE / sizeof(mapped_bf16)) {
+    size_t groups = (size_t)w->cols / QUANT_GROUP, first = (size_t)row * groups;
+    for (size_t i = 0; n_rows > 0 && i < (size_t)n_rows * groups; i += LINE / sizeof(mapped_bf16)) {
         _mm_prefetch((const char *)(w->scales + first + i), _MM_HINT_T1);
         _mm_prefetch((const char *)(w->biases + first + i), _MM_HINT_T1);
     }
-    int32_t lines = (int32_t)(n * (QUANT_GROUP / 2) / LINE);
-    return (read_ahead){(const char *)w->codes + first * (QUANT_GROUP / 2),
-                        (lines + n_steps - 1) / n_steps};
 }
 
 /* ---- products ---- */
@@ -226,9 +217,8 @@ typedef sum_tile pair_sums[ROW_TILES][PAIR_TILES]; /* of a pair of input tiles *
 /* Tiles 0 to 3 += two row tiles x n_tiles (1 or 2, a constant) input tiles, which are
  * tile_elements apart. */
 ALWAYS_INLINE void multiply(weight_block weights, int32_t n_steps, const uint16_t *inputs,
-                            int n_tiles, size_t tile_elements, read_ahead *ahead)
+                            int n_tiles, size_t tile_elements)
 {
-    read_ahead a = *ahead;
     for (int32_t s = 0; s < n_steps; s++) {
         _tile_loadd(4, weights[s][0], 64);
         _tile_loadd(6, inputs + s * TILE_ELEMENTS, 64);
@@ -240,9 +230,7 @@ ALWAYS_INLINE void multiply(weight_block weights, int32_t n_steps, const uint16_
             _tile_dpbf16ps(1, 4, 7);
             _tile_dpbf16ps(3, 5, 7);
         }
-        for (int32_t i = 0; i < a.per_step; i++, a.at += LINE) _mm_prefetch(a.at, _MM_HINT_T1);
     }
-    *ahead = a;
 }
 
 ALWAYS_INLINE void load_sums(pair_sums sums)
@@ -277,15 +265,15 @@ static void multiply_rows(const matrix *w, int32_t row, int32_t end, const uint1
     _Alignas(64) weight_block weights;
     _Alignas(64) group_values values;
     const int32_t n_pairs = (n + PAIR_INPUTS - 1) / PAIR_INPUTS;
-    const int32_t n_rows = end - row < ROWS ? end - row : ROWS, next = row + ROWS;
+    const int32_t n_rows = end - row < ROWS ? end - row : ROWS, left = end - row - n_rows,
+                  n_next = left < ROWS ? left : ROWS;
     const size_t tile_elements = (size_t)w->cols * TILE;
-    read_ahead ahead =
-        read_rows_ahead(w, next, end - next < ROWS ? end - next : ROWS, n_pairs * (w->cols / STEP));
+    prefetch_values(w, row + ROWS, n_next);
     for (int32_t col = 0; col < w->cols; col += COLS) {
         int32_t n_cols = w->cols - col < COLS ? w->cols - col : COLS;
         bool first = col == 0, last = col + n_cols == w->cols;
         if (col % (VALUE_GROUPS * QUANT_GROUP) == 0) widen_groups(w, row, n_rows, col, &values);
-        dequantize_block(w, row, n_rows, col, n_cols, &values, weights);
+        dequantize_block(w, row, n_rows, n_next, col, n_cols, &values, weights);
         const uint16_t *inputs = packed + (size_t)col * TILE;
         for (int32_t i = 0; i < n_pairs; i++, inputs += PAIR_TILES * tile_elements) {
             if (first)
@@ -293,9 +281,9 @@ static void multiply_rows(const matrix *w, int32_t row, int32_t end, const uint1
             else if (n_pairs > 1)
                 load_sums(sums[i]); /* a single pair's sums stay in place */
             if (n - i * PAIR_INPUTS > TILE)
-                multiply(weights, n_cols / STEP, inputs, 2, tile_elements, &ahead);
+                multiply(weights, n_cols / STEP, inputs, 2, tile_elements);
             else
-                multiply(weights, n_cols / STEP, inputs, 1, tile_elements, &ahead);
+                multiply(weights, n_cols / STEP, inputs, 1, tile_elements);
             if (n_pairs > 1 || last) store_sums(sums[i]);
         }
     }
