@@ -24,10 +24,11 @@ ALWAYS_INLINE vf load_numbers(const void *block, size_t i, bool f16)
     return f16 ? vf_load_f16((const uint16_t *)block + i) : vf_load((const float *)block + i);
 }
 
-/* Asks for the line of the i-th number in half precision, of 32 in a line. */
+/* Asks for the line of the i-th number in half precision, of 32 in a line: into L2, as two tiles
+ * fill an L1 of 32 KB. */
 ALWAYS_INLINE void ask(const void *numbers, size_t i)
 {
-    __builtin_prefetch((const uint16_t *)numbers + i);
+    __builtin_prefetch((const uint16_t *)numbers + i, 0, 2);
 }
 
 /* scores[r * BLOCK + t] = q_r . k_t, begin <= t < end, for n_rows <= GROUP (a constant) rows; begin
@@ -94,7 +95,8 @@ ALWAYS_INLINE void add_rows(const float *p, int n_rows, const void *v, int32_t b
             size_t at = (size_t)t * DIM + (size_t)d;
             vf x[PAIR];
             UNROLL for (int j = 0; j < PAIR; j++) x[j] = load_numbers(v, at + (size_t)j * VL, f16);
-            if (f16 && d % 32 == 0) ask(ahead, (size_t)(t - begin) * DIM + (size_t)d);
+            /* Line by line, not as they are used. */
+            if (f16 && d % 32 == 0) ask(ahead, ((size_t)d / 32 * TILE + (size_t)(t - begin)) * 32);
             UNROLL for (int r = 0; r < n_rows; r++)
             {
                 vf weight = vf_set1(p[r * BLOCK + t]);

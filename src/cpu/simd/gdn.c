@@ -82,7 +82,8 @@ ALWAYS_INLINE void multiply_state(const float *state, const float *x, int64_t st
     }
 }
 
-/* S^T k and S^T q of one token, in one pass: a step of decode. */
+/* S^T k and S^T q of one token, in one pass: a step of decode, which reads one slice after the
+ * other, with other work between them: so asks for the next one meanwhile, into L2. */
 ALWAYS_INLINE void multiply_token(const float *state, const float *k, const float *q, float *by_k,
                                   float *by_q)
 {
@@ -90,6 +91,8 @@ ALWAYS_INLINE void multiply_token(const float *state, const float *k, const floa
     UNROLL for (int j = 0; j < COLUMNS; j++) a[j] = b[j] = vf_zero();
     for (int i = 0; i < GDN_HEAD_DIM; i++) {
         vf ki = vf_set1(k[i]), qi = vf_set1(q[i]);
+        for (int c = 0; c < GDN_SLICE; c += LINE_FLOATS)
+            __builtin_prefetch(state + (GDN_HEAD_DIM + i) * GDN_SLICE + c, 0, 2);
         UNROLL for (int j = 0; j < COLUMNS; j++)
         {
             vf s = vf_load(state + i * GDN_SLICE + j * VL);
