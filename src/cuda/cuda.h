@@ -342,6 +342,8 @@ int32_t cuda_profile_get(const backend *b, calla_profile_entry *entries);
 /* A run: begin, a mark behind each operation's kernels (n of them), end once the stream is done. */
 void cuda_profile_begin(backend *b);
 void cuda_profile_mark(backend *b, operation op, int32_t n_kernels);
+/* Waits inside of them for what other blocks compute. */
+void cuda_profile_add_levels(backend *b, operation op, int32_t n);
 calla_status cuda_profile_end(backend *b, calla_error *err);
 void cuda_profile_count_layer(backend *b, const layer_weights *w, int64_t n, int64_t n_states,
                               int64_t n_seen, int64_t n_read, int64_t n_experts);

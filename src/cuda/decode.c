@@ -259,6 +259,12 @@ static int32_t kernels_of_rows(int32_t n)
     return n >= FEWEST_ROWS_TOGETHER ? 1 : n;
 }
 
+/* In that kernel blocks wait for each other's results: in a GDN layer for x, projections, heads'
+ * outputs and sums; in an attention layer for one part more, since the context is split; in every
+ * layer for x, router, inner products and sums of the experts. The first wait of a layer that is
+ * launched alone is that launch. */
+enum { GDN_WAITS = 4, ATTENTION_WAITS = 5, EXPERTS_WAITS = 4 };
+
 /* All layers and the head: one kernel, unless somebody looks between layers. */
 static cudaError_t run_tokens(backend *b, int32_t n)
 {
@@ -268,8 +274,10 @@ static cudaError_t run_tokens(backend *b, int32_t n)
     for (int32_t i = 0; status == cudaSuccess && i < c->n_layers; i++) {
         status = call_tap(b, i, n);
         if (status == cudaSuccess) status = run_token(b, i, i + 1, false, n);
-        cuda_profile_mark(b, c->is_attention[i] ? OP_ATTENTION_LAYER : OP_GDN_LAYER,
-                          kernels_of_rows(n));
+        operation op = c->is_attention[i] ? OP_ATTENTION_LAYER : OP_GDN_LAYER;
+        int32_t waits = (c->is_attention[i] ? ATTENTION_WAITS : GDN_WAITS) + EXPERTS_WAITS;
+        cuda_profile_mark(b, op, kernels_of_rows(n));
+        cuda_profile_add_levels(b, op, kernels_of_rows(n) * (waits - 1));
     }
     if (status == cudaSuccess) status = run_token(b, c->n_layers, c->n_layers, true, n);
     cuda_profile_mark(b, OP_HEAD, kernels_of_rows(n));

@@ -65,6 +65,11 @@ void cuda_profile_mark(backend *b, operation op, int32_t n_kernels)
     record(b, p->n_marks);
 }
 
+void cuda_profile_add_levels(backend *b, operation op, int32_t n)
+{
+    if (b->profile.on) b->profile.entries[op].n_levels += n;
+}
+
 calla_status cuda_profile_end(backend *b, calla_error *err)
 {
     profile *p = &b->profile;
