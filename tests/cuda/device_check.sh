@@ -9,12 +9,14 @@
 # beside it. Exit code 1 if a step failed. In the environment:
 #   CALLA_CHECK_STEPS    a regular expression: only the steps whose names match [all]
 #   CALLA_CHECK_SECONDS  a step may take [180]
-# The steps "compare-full" and "bench" take 45 GB of memory and 22 GB of the device's.
+#   CALLA_CHECK_SCRATCH  where the step "full" may put 20 GB of files [/dev/shm, memory]
+# The steps "compare-full", "full" and "bench" take 45 GB of memory and 22 GB of the device's.
 set -u
 here=$(dirname "$(readlink -f "$0")")
 programs=$(readlink -f "${1:-$here/programs}") source=$(readlink -f "${2:-$here/source}")
 out=${3:-$here/report}
 steps=${CALLA_CHECK_STEPS:-.} limit=${CALLA_CHECK_SECONDS:-180}
+scratch=${CALLA_CHECK_SCRATCH:-/dev/shm}
 mkdir -p "$out"
 out=$(readlink -f "$out")
 report=$out/report.txt
@@ -96,6 +98,31 @@ fi
 step compare-tiny 14 "$programs/compare_backends" --model "$tiny" --reference cpu:f32 \
     --lengths 1,63,512,1500
 step compare-full 16 "$programs/compare_backends" --bound 0.25
+
+# A checkpoint of full size in files that memory holds: the question of `make demo`, how fast it is
+# uploaded, and what the device holds besides the weights at 32K tokens of context.
+value() { sed -n "s/^ *\"$1\": \([0-9.e+]*\),*$/\1/p" "$out/full.json" | head -1; }
+full() {
+    local dir=$scratch/calla-check-35b code=1
+    rm -rf "$dir"
+    "$calla" synth --shape 35b "$dir" &&
+        "$calla" run -m "$dir" --backend cuda --ctx 32768 --no-think --greedy --stats -n 32 \
+            -p "$question" >"$out/full.run" 2>&1 &&
+        "$calla" bench -m "$dir" --backend cuda --ctx 32768 --prefill 512 --decode 512 --repeat 1 \
+            --json >"$out/full.json" 2>"$out/full.err" &&
+        awk -v weights="$(value weights_bytes)" -v other="$(value other_bytes)" \
+            -v seconds="$(value load_seconds)" 'BEGIN {
+                printf "opened in %.2f s: %.2f GB/s (wanted: 4)\n", seconds, weights / seconds * 1e-9
+                printf "weights %.2f GB, besides %.2f GB: %.1f %% (at most 10)\n",
+                       weights * 1e-9, other * 1e-9, 100 * other / weights
+                exit !(weights > 0 && other <= weights / 10)
+            }' && code=0
+    rm -rf "$dir"
+    return $code
+}
+export -f full value
+export out scratch
+step full 2 bash -c full
 
 step bench 16 "$calla" bench --synth 35b --backend cuda --prefill 512,4096 --decode 512,4096 --repeat 3
 step bench-profile 70 "$calla" bench --synth 35b --backend cuda --prefill 512,4096 \
