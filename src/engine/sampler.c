@@ -354,36 +354,69 @@ static sampler_candidate find_top_p(sampler *s, const draw_context *d, double to
     return find_mass(d, s->candidates, n_candidates, before, total * top_p);
 }
 
-/* Top-k and top-p: the last candidate in order that is kept. */
-static sampler_candidate last_kept(sampler *s, const draw_context *d, const calla_sampling *p)
+/* Top-k and top-p: the last candidate in order that is kept. *n_best: how many of the first in
+ * order s->candidates has, or 0. */
+static sampler_candidate last_kept(sampler *s, const draw_context *d, const calla_sampling *p,
+                                   int32_t *n_best)
 {
     bool use_top_p = p->top_p > 0 && p->top_p < 1;
+    *n_best = 0;
     if (p->top_k > 0 && p->top_k < d->n) {
         sampler_candidate *best = s->candidates;
-        int32_t n_best = select_best(d->values, d->n, p->top_k, best);
-        if (!use_top_p) return best[n_best - 1];
+        *n_best = select_best(d->values, d->n, p->top_k, best);
+        if (!use_top_p) return best[*n_best - 1];
         double total = 0;
-        for (int32_t i = 0; i < n_best; i++) total += weight_of(d, best[i].value);
-        return find_mass(d, best, n_best, 0, total * (double)p->top_p);
+        for (int32_t i = 0; i < *n_best; i++) total += weight_of(d, best[i].value);
+        return find_mass(d, best, *n_best, 0, total * (double)p->top_p);
     }
     if (use_top_p) return find_top_p(s, d, (double)p->top_p);
     return (sampler_candidate){-INFINITY, d->n}; /* all */
 }
 
-/* Draws by inverting the cumulative distribution of the kept tokens in ascending order of id. */
-static int32_t draw(sampler *s, const draw_context *d, const calla_sampling *p, int64_t position)
+/* Tokens up to `cut` whose weight is at least `least`, by id, with their weights in the place of
+ * their values: into s->candidates; returns their number. */
+static int32_t keep_tokens(sampler *s, const draw_context *d, sampler_candidate cut, double least)
 {
-    sampler_candidate cut = last_kept(s, d, p);
-    double least = p->min_p > 0 ? (double)p->min_p : 0, total = 0; /* the largest weight is 1 */
     int32_t n_kept = 0;
     for (int32_t i = 0; i < d->n; i++) {
         float value = d->values[i];
         if (value < cut.value || (value == cut.value && i > cut.token)) continue;
         double weight = weight_of(d, value);
         if (weight <= 0 || weight < least) continue;
-        total += weight;
         s->candidates[n_kept++] = (sampler_candidate){(float)weight, i};
     }
+    return n_kept;
+}
+
+/* The same from the n_best first in order, a few, which s->candidates has. */
+static int32_t keep_best(sampler *s, const draw_context *d, int32_t n_best, sampler_candidate cut,
+                         double least)
+{
+    int32_t n_kept = 0;
+    sampler_candidate *kept = s->candidates; /* never more than have been looked at */
+    for (int32_t i = 0; i < n_best; i++) {
+        sampler_candidate c = s->candidates[i];
+        double weight = weight_of(d, c.value);
+        if (weight > 0 && weight >= least) {
+            int32_t at = n_kept++;
+            for (; at > 0 && kept[at - 1].token > c.token; at--) kept[at] = kept[at - 1];
+            kept[at] = (sampler_candidate){(float)weight, c.token};
+        }
+        if (c.token == cut.token) break;
+    }
+    return n_kept;
+}
+
+/* Draws by inverting the cumulative distribution of the kept tokens in ascending order of id. */
+static int32_t draw(sampler *s, const draw_context *d, const calla_sampling *p, int64_t position)
+{
+    enum { FEW = 128 };
+    int32_t n_best;
+    sampler_candidate cut = last_kept(s, d, p, &n_best);
+    double least = p->min_p > 0 ? (double)p->min_p : 0, total = 0; /* the largest weight is 1 */
+    int32_t n_kept = n_best > 0 && n_best <= FEW ? keep_best(s, d, n_best, cut, least)
+                                                 : keep_tokens(s, d, cut, least);
+    for (int32_t i = 0; i < n_kept; i++) total += (double)s->candidates[i].value;
     assert(n_kept > 0); /* the largest has weight 1 */
     double target = philox_uniform(p->seed, (uint64_t)position, 0) * total, sum = 0;
     for (int32_t i = 0; i < n_kept - 1; i++) {

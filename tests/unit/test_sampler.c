@@ -318,6 +318,36 @@ static void threads_change_no_bit_of_a_result(void **state)
     sampler_deinit(&large);
 }
 
+/* The first few in order are drawn from without a look at the rest; here min_p leaves as many
+ * of 100 as of 1000 or of all. */
+static void a_draw_is_the_same_whatever_top_k_lies_beyond_the_tokens_kept(void **state)
+{
+    (void)state;
+    enum { N = 2000 };
+    sampler large;
+    calla_error err;
+    token_counts none = {0};
+    assert_ok(sampler_init(&large, N, &err), &err);
+    float logits[N];
+    int different = 0;
+    for (int i = 0; i < 300; i++) {
+        fill(logits, N, (uint64_t)i);
+        for (int j = 0; j < 40; j++) logits[(j * 331 + i) % N] = 6 + (float)(j % 13) / 8;
+        calla_sampling p = {.temperature = 0.8f, .seed = 5, .top_k = 100, .min_p = 0.1f};
+        calla_sampled few, more, all;
+        assert_ok(sampler_choose(&large, logits, &p, &none, i, &few, &err), &err);
+        p.top_k = 1000;
+        assert_ok(sampler_choose(&large, logits, &p, &none, i, &more, &err), &err);
+        p.top_k = 0;
+        assert_ok(sampler_choose(&large, logits, &p, &none, i, &all, &err), &err);
+        assert_int_equal(few.token, all.token);
+        assert_int_equal(more.token, all.token);
+        different += few.token != (i + 331 * 12) % N; /* the likeliest of all */
+    }
+    assert_true(different > 200);
+    sampler_deinit(&large);
+}
+
 static void select_in_order_whatever_the_input_order(void **state)
 {
     (void)state;
@@ -516,6 +546,7 @@ int main(void)
         cmocka_unit_test(frequencies_follow_the_probabilities),
         cmocka_unit_test(top_p_agrees_with_a_full_sort_on_large_vocabularies),
         cmocka_unit_test(threads_change_no_bit_of_a_result),
+        cmocka_unit_test(a_draw_is_the_same_whatever_top_k_lies_beyond_the_tokens_kept),
         cmocka_unit_test(select_in_order_whatever_the_input_order),
         cmocka_unit_test(philox_has_its_published_answers),
         cmocka_unit_test(a_draw_is_the_inverse_cdf_in_id_order_at_philox_of_seed_and_position),
