@@ -109,19 +109,22 @@ __device__ static inline void run_layers(token_state &t)
     float2 own = make_float2(0, 0);
 #pragma unroll 1
     for (int half = 2 * a.first; half <= 2 * a.end; half++) {
-        const bool last = half == 2 * a.end, experts = half % 2 && !last;
+        const bool first = half == 2 * a.first, last = half == 2 * a.end;
+        const bool experts = half % 2 && !last;
         const token_layer &l = t.s->layers[last ? 0 : half / 2];
         const bool gdn = !last && !experts && !l.is_attention;
         float2 factor[2], v[2];
         held_groups x;
         gdn_past past;
+        if (warp == 0) /* before all else: every block waits for it */
+            own = first ? load_columns(t) : add_partial(t, own);
         load_norm(factor, last ? a.final_norm : experts ? l.post_norm : l.input_norm);
         if (gdn) {
             const gdn_place at = place_gdn(t, l);
             load_state(t, past, at);
             load_window(t, past, at, l);
         }
-        load_stream(t, v, own, half == 2 * a.first);
+        load_stream(t, v, first);
         scale_stream(t, v, factor);
         hold_groups(x, v);
         if (last) {

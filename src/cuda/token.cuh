@@ -131,7 +131,7 @@ __device__ static inline void start_block(token_state &t)
     if (tid == 0) {
         for (int i = 0; i < STAGES; i++) {
             barrier_start(&s.full[i], 1);
-            barrier_start(&s.empty[i], CONSUMERS);
+            barrier_start(&s.empty[i], CONSUMER_THREADS);
         }
         barriers_started();
     }
@@ -152,10 +152,10 @@ __device__ static inline void next_stage(token_state &t)
 {
     if (++t.stage == STAGES) t.stage = 0, t.lap ^= 1;
 }
+/* By every lane: one that did it for its warp would leave the others' reads to their order. */
 __device__ static inline void give_stage(token_state &t)
 {
-    __syncwarp();
-    if (threadIdx.x % WARP == 0) barrier_arrive(&t.s->empty[t.stage]);
+    barrier_arrive(&t.s->empty[t.stage]);
     next_stage(t);
 }
 
@@ -365,21 +365,24 @@ __device__ static inline float2 add_partial(const token_state &t, float2 x)
     return x;
 }
 
-/* The warp's two groups of the residual stream: lane l has the columns 2l and 2l + 1 of each. `own`
- * is add_partial's, kept from call to call. Two buffers are enough: whoever writes one again has
- * had values of all blocks that came after they had read it. */
-__device__ static inline void load_stream(const token_state &t, float2 (&v)[2], float2 &own,
-                                          bool first)
+/* The same of the first half that is run. */
+__device__ static inline float2 load_columns(const token_state &t)
+{
+    return __ldcg((const float2 *)(t.a->x + block_index(t) * 16) + threadIdx.x % 8);
+}
+
+/* The warp's two groups of the residual stream: lane l has the columns 2l and 2l + 1 of each. Two
+ * buffers are enough: whoever writes one again has had values of all blocks that came after they
+ * had read it. */
+__device__ static inline void load_stream(const token_state &t, float2 (&v)[2], bool first)
 {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int column = warp * 2 * W4_GROUP + 2 * lane;
     if (first) {
         v[0] = __ldcg((const float2 *)(t.a->x + column));
         v[1] = __ldcg((const float2 *)(t.a->x + column + W4_GROUP));
-        own = __ldcg((const float2 *)(t.a->x + block_index(t) * 16) + lane % 8);
         return;
     }
-    if (warp == 0) own = add_partial(t, own);
     const uint64_t *from = t.a->mail->x[t.tag & 1] + column;
     const uint64_t *const p[2] = {from, from + W4_GROUP};
     await_pairs(v, p, t.tag);

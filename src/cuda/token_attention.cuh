@@ -54,9 +54,27 @@ __device__ static inline void fetch_row(float (&x)[LANE_DIMS], const float *row)
     x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
 }
 
+/* What a row is rotated by, and its norm's factors: the lane's, loaded before the row is there. */
+struct rotation {
+    float factor[LANE_DIMS], cosine[LANE_DIMS], sine[LANE_DIMS];
+};
+__device__ static inline rotation load_rotation(const token_state &t, const token_layer &l)
+{
+    const step_row &in = t.a->input->rows[t.a->row];
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const float *factor = l.constants[warp < GROUP_HEADS ? 0 : 1]; /* of queries, of the key */
+    rotation r;
+#pragma unroll
+    for (int i = 0; i < LANE_DIMS; i++) {
+        const int j = lane % 4 * LANE_DIMS + i;
+        r.factor[i] = factor[lane * LANE_DIMS + i];
+        r.cosine[i] = in.cosines[j], r.sine[i] = in.sines[j];
+    }
+    return r;
+}
+
 /* x becomes norm(x), rotated. */
-__device__ static inline void rotate_row(float (&x)[LANE_DIMS], const float *factor, float eps,
-                                         const step_row &in)
+__device__ static inline void rotate_row(float (&x)[LANE_DIMS], const rotation &by, float eps)
 {
     const int lane = threadIdx.x % WARP;
     float square = 0;
@@ -65,12 +83,11 @@ __device__ static inline void rotate_row(float (&x)[LANE_DIMS], const float *fac
     const float r = inverse_root_finite(warp_sum(square) / DIM + eps);
 #pragma unroll
     for (int i = 0; i < LANE_DIMS; i++) {
-        x[i] = x[i] * r * factor[lane * LANE_DIMS + i];
+        x[i] = x[i] * r * by.factor[i];
         /* Dims 0 ... 31 are in lanes 0 ... 3, their partners 32 ... 63 in lanes 4 ... 7. */
         const float other = __shfl_xor_sync(0xffffffffu, x[i], 4);
-        const int j = lane % 4 * LANE_DIMS + i;
-        if (lane < 4) x[i] = x[i] * in.cosines[j] - other * in.sines[j];
-        if (lane >= 4 && lane < 8) x[i] = x[i] * in.cosines[j] + other * in.sines[j];
+        if (lane < 4) x[i] = x[i] * by.cosine[i] - other * by.sine[i];
+        if (lane >= 4 && lane < 8) x[i] = x[i] * by.cosine[i] + other * by.sine[i];
     }
 }
 
@@ -94,16 +111,15 @@ __device__ static inline float half_rest(float x)
 /* Query h of the piece's KV head by warp h; K and V of the newest token, where it is in the piece,
  * by the next two warps. */
 __device__ static inline void prepare_queries(const token_state &t, const token_layer &l,
-                                              const context_piece &c)
+                                              const context_piece &c, const rotation &by)
 {
     attention_shared &s = t.s->attention;
     const token_args &a = *t.a;
-    const step_row &in = a.input->rows[a.row];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     float x[LANE_DIMS];
     if (warp < GROUP_HEADS) {
         fetch_row(x, a.projected + (size_t)2 * (c.kv_head * GROUP_HEADS + warp) * DIM);
-        rotate_row(x, l.constants[0], a.eps, in);
+        rotate_row(x, by, a.eps);
 #pragma unroll
         for (int i = 0; i < LANE_DIMS; i++) x[i] *= 0.0625f; /* 1/sqrt(256) */
         ((uint4 *)s.q[0][warp])[lane] = pack_halves(x);
@@ -113,7 +129,7 @@ __device__ static inline void prepare_queries(const token_state &t, const token_
     } else if (warp < GROUP_HEADS + 2 && c.end == t.position + 1 && c.begin < c.end) {
         const int which = warp - GROUP_HEADS;
         fetch_row(x, a.projected + QUERY_ROWS + (which * KV_HEADS_TOKEN + c.kv_head) * DIM);
-        if (which == 0) rotate_row(x, l.constants[1], a.eps, in);
+        if (which == 0) rotate_row(x, by, a.eps);
         const uint4 v = pack_halves(x);
         ((uint4 *)s.newest[which])[lane] = v;
         ((uint4 *)kv_at(t, l.mixer_index, which, c.kv_head, t.position))[lane] = v;
@@ -321,12 +337,12 @@ __device__ static inline void project_attention(token_state &t, const held_group
 }
 
 /* The block's piece of a row's context, if it has one. */
-__device__ static inline void attend(token_state &t, const token_layer &l)
+__device__ static inline void attend(token_state &t, const token_layer &l, const rotation &by)
 {
     const context_piece c = piece_of(t);
     if (c.begin >= c.end) return;
     attending w = {{-INFINITY, -INFINITY}, {0, 0}, {{0, 0, 0, 0}, {0, 0, 0, 0}}};
-    prepare_queries(t, l, c);
+    prepare_queries(t, l, c, by);
     sync_threads<CONSUMER_THREADS>();
 #pragma unroll 1
     for (int begin = c.begin; begin < c.end; begin += KV_CHUNK)
@@ -355,7 +371,7 @@ __device__ static inline combined_pieces combine_pieces(const token_state &t, in
     const float *out = a.part_out + (size_t)head * TOKEN_KV_PARTS * DIM + dim;
     const float *max = a.part_max + head * TOKEN_KV_PARTS,
                 *sum = a.part_sum + head * TOKEN_KV_PARTS;
-    float x[TOKEN_KV_PARTS / CONSUMERS], m[2], total = 0, mine = 0;
+    float x[TOKEN_KV_PARTS / CONSUMERS], m[2], sums[2], total = 0, mine = 0;
 #pragma unroll
     for (int k = 0; k < TOKEN_KV_PARTS / CONSUMERS; k++) {
         const int p = warp + k * CONSUMERS;
@@ -363,13 +379,15 @@ __device__ static inline combined_pieces combine_pieces(const token_state &t, in
     }
     const float gate = __ldcg(a.projected + (2 * head + 1) * DIM + dim);
 #pragma unroll
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < 2; k++) {
         m[k] = lane + k * WARP < n_parts ? __ldcg(max + lane + k * WARP) : -INFINITY;
+        sums[k] = lane + k * WARP < n_parts ? __ldcg(sum + lane + k * WARP) : 0;
+    }
     const float largest = warp_max(fmaxf(m[0], m[1]));
 #pragma unroll
     for (int k = 0; k < 2; k++) {
         m[k] = expf(m[k] - largest);
-        if (lane + k * WARP < n_parts) total += m[k] * __ldcg(sum + lane + k * WARP);
+        if (lane + k * WARP < n_parts) total += m[k] * sums[k];
     }
     total = warp_sum(total);
 #pragma unroll
@@ -416,8 +434,9 @@ __device__ static inline void mix_attention(token_state &t, const token_layer &l
                                             const held_groups &x)
 {
     project_attention(t, x, layer);
+    const rotation by = load_rotation(t, l);
     begin_phase(t);
-    attend(t, l);
+    attend(t, l, by);
     end_phase(t);
     output_attention(t);
 }

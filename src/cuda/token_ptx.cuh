@@ -51,13 +51,17 @@ __device__ static inline void barriers_started()
 
 /* ---- copies ---- */
 
-/* n_bytes (a multiple of 16, both addresses too) of global memory; they arrive at the barrier. */
+/* n_bytes (a multiple of 16, both addresses too) of global memory; they arrive at the barrier. A
+ * token needs them once, so they leave the second-level cache first: what blocks tell each other
+ * stays in it. */
 __device__ static inline void copy_bulk(void *to, const void *from, uint32_t n_bytes,
                                         uint64_t *barrier)
 {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], "
-                 "%2, [%3];" ::"r"(shared_address(to)),
-                 "l"(from), "r"(n_bytes), "r"(shared_address(barrier))
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)),
+                 "l"(from), "r"(n_bytes), "r"(shared_address(barrier)), "l"(policy)
                  : "memory");
 }
 /* Into the second-level cache: n_bytes, a multiple of 16, that this or another multiprocessor will

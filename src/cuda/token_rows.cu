@@ -159,7 +159,7 @@ __device__ static inline void mix_attention(token_state &t, const token_rows_arg
 #pragma unroll 1
     for (int r = 0; r < a.n; r++) {
         select_row(t, a, r);
-        attend(t, l);
+        attend(t, l, load_rotation(t, l));
         sync_threads<CONSUMER_THREADS>(); /* the next row has the same memory */
     }
     end_phase(t);
