@@ -3,20 +3,18 @@
  * 64 bytes of codes are two groups: the low nibbles are their even columns, the high ones the odd.
  * An input's 15-bit values are two planes of int8, 128 * high + low, in the same order, int8 [pair
  * of groups][high, low][even, odd][group g, group g + 1][32]; so four byte dot products give the
- * exact sums of two groups, eight lanes each. About 13 instructions for the 72 bytes of a pair. One
- * input's rows go one after the other, as memory is read best; with two to four inputs, where
- * instructions count, two rows share the loads of the inputs. */
+ * exact sums of two groups, eight lanes each. About 13 instructions for the 72 bytes of a pair. Two
+ * rows share the loads of the inputs as long as registers last; but a long stretch of rows times
+ * one input, where memory is the limit, is read one row after the other. */
 #include "cpu/simd/simd.h"
 
 enum {
-    BLOCK_GROUPS = 16, /* groups whose scales are in one vector */
-    PAIR_BYTES = 256,  /* of an input */
-    /* Asked for ahead, into L2: more than a page of codes, as the hardware does not cross one by
-     * itself, and the scales and biases that go with twice as many. */
-    AHEAD_BYTES = 8192,
-    SCALES_AHEAD_BYTES = 1024,
-    FEWEST_SHARED = 2, /* inputs for two rows at a time */
-    MOST_SHARED = 4,
+    BLOCK_GROUPS = 16,        /* groups whose scales are in one vector */
+    PAIR_BYTES = 256,         /* of an input */
+    AHEAD_BYTES = 4096,       /* a page, which the hardware does not cross by itself */
+    SCALES_AHEAD_BYTES = 512, /* of a long stretch */
+    LONG_BYTES = 512 << 10,   /* of codes: more than a thread's part of an expert */
+    MOST_SHARED = 4,          /* inputs for two rows at a time */
 };
 
 /* The largest magnitude of a group, and 0 or, if one is not finite, NaN. */
@@ -101,13 +99,16 @@ ALWAYS_INLINE void add_block(const q4_row *row, int n_rows, const void *const *x
 {
     const __m512i low = _mm512_set1_epi8(15), two = _mm512_set1_epi32(2);
     __m512i lanes = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    const bool is_long = n_rows == 1 && n == 1; /* see gemv_rows */
     int32_t left = cols / QUANT_GROUP - first, m = left < BLOCK_GROUPS ? left : BLOCK_GROUPS;
     __mmask16 some = (__mmask16)((1u << m) - 1);
     vf scale[2][GEMV_MAX_INPUTS]; /* weight scale * input scale of each group */
     UNROLL for (int r = 0; r < n_rows; r++)
     {
-        _mm_prefetch((const char *)(row[r].scales + first) + SCALES_AHEAD_BYTES, _MM_HINT_T1);
-        _mm_prefetch((const char *)(row[r].biases + first) + SCALES_AHEAD_BYTES, _MM_HINT_T1);
+        if (is_long) {
+            _mm_prefetch((const char *)(row[r].scales + first) + SCALES_AHEAD_BYTES, _MM_HINT_T1);
+            _mm_prefetch((const char *)(row[r].biases + first) + SCALES_AHEAD_BYTES, _MM_HINT_T1);
+        }
         vf s = load_some_bf16(some, row[r].scales + first);
         vf b = load_some_bf16(some, row[r].biases + first);
         UNROLL for (int i = 0; i < n; i++)
@@ -126,7 +127,10 @@ ALWAYS_INLINE void add_block(const q4_row *row, int n_rows, const void *const *x
         __m512i a[2], o[2];
         UNROLL for (int r = 0; r < n_rows; r++)
         {
-            _mm_prefetch((const char *)next + r * 64, _MM_HINT_T1);
+            if (is_long)
+                _mm_prefetch((const char *)next + r * 64, _MM_HINT_T1);
+            else
+                _mm_prefetch((const char *)next + r * 64, _MM_HINT_T0);
             __m512i c = _mm512_maskz_loadu_epi64(whole, row[r].codes + at);
             a[r] = _mm512_and_si512(c, low);
             o[r] = _mm512_and_si512(_mm512_srli_epi16(c, 4), low);
@@ -170,7 +174,8 @@ ALWAYS_INLINE void gemv_rows(const matrix *w, int32_t begin, int32_t end, const 
                              int32_t n, float *const *y)
 {
     int32_t r = begin;
-    if (n >= FEWEST_SHARED && n <= MOST_SHARED)
+    bool is_long = n == 1 && (size_t)(end - begin) * matrix_row_bytes(w) >= LONG_BYTES;
+    if (n <= MOST_SHARED && !is_long)
         for (; r + 2 <= end; r += 2) multiply_rows(w, r, 2, x, n, y);
     for (; r < end; r++) multiply_rows(w, r, 1, x, n, y);
 }
