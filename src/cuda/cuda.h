@@ -167,7 +167,7 @@ typedef struct decode_scratch {
 typedef struct prefill_scratch {
     int32_t *tokens;        // [P]
     float *x, *u32;         // [P][D]
-    __half *u16;            // [P][D]
+    __half *split;          // [P][D], as mixed, h, shared_h: two halves a number
     float *projected;       // [P][widest in]
     __half *mixed;          // [P][widest out]
     float *f, *o;           // [P][conv_channels], [P][value_size]

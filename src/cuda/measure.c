@@ -40,14 +40,14 @@ static int32_t product_rows(const backend *b)
 }
 
 /* The largest product of prefill that is not an expert's: the fastest it does. What tensor cores
- * could do without the weights' conversion is more. */
+ * could do without the weights' conversion is more. High and low halves count. */
 static cudaError_t run_product(backend *b)
 {
     const device_layer *l = &b->w.layers[0];
     prefill_gemm_args a = {.w = l->in.w,
                            .factors = l->in.factors,
-                           .x = b->p.u16,
-                           .ldx = l->in.w.cols,
+                           .x = b->p.split,
+                           .ldx = split_halves(l->in.w.cols),
                            .n_rows = product_rows(b),
                            .output = PREFILL_STORE_F32,
                            .y = b->p.projected,
@@ -63,13 +63,14 @@ calla_status cuda_measure(backend *b, calla_machine_rates *rates, calla_error *e
     CALLA_TRY(cuda_profile_set(b, false));
     CALLA_TRY(fastest(b, run_read, &seconds, err));
     rates->read_bytes_per_second = (double)read_bytes(b) / seconds;
-    TRY_CUDA(b,
-             cudaMemsetAsync(b->p.u16, 0x2e,
-                             (size_t)product_rows(b) * (size_t)b->config.hidden_size * 2,
-                             b->stream),
-             "measuring", err);
+    TRY_CUDA(
+        b,
+        cudaMemsetAsync(b->p.split, 0x2e,
+                        (size_t)product_rows(b) * (size_t)split_halves(b->config.hidden_size) * 2,
+                        b->stream),
+        "measuring", err);
     CALLA_TRY(fastest(b, run_product, &seconds, err));
     rates->matrix_operations_per_second =
-        2.0 * product_rows(b) * (double)l->in.w.rows * (double)l->in.w.cols / seconds;
+        4.0 * product_rows(b) * (double)l->in.w.rows * (double)l->in.w.cols / seconds;
     return CALLA_OK;
 }

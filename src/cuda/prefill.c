@@ -17,9 +17,9 @@ void cuda_prefill_scratch_take(backend *b)
     p->tokens = device_take(m, rows, 1, sizeof(int32_t));
     p->x = device_floats(m, rows, hidden);
     p->u32 = device_floats(m, rows, hidden);
-    p->u16 = device_take(m, rows, hidden, half);
+    p->split = device_take(m, rows, (size_t)split_halves(c->hidden_size), half);
     p->projected = device_floats(m, rows, (size_t)b->widest_in);
-    p->mixed = device_take(m, rows, (size_t)b->widest_out, half);
+    p->mixed = device_take(m, rows, (size_t)split_halves(b->widest_out), half);
     p->f = device_floats(m, rows, (size_t)c->conv_channels);
     p->o = device_floats(m, rows, (size_t)c->value_size);
     p->decay = device_floats(m, rows, (size_t)c->n_value_heads);
@@ -38,10 +38,10 @@ void cuda_prefill_scratch_take(backend *b)
         1);
     prefill_moe_plan_init(&p->plan, plan, (int32_t)rows, c->n_experts, c->n_experts_per_token,
                           shared_is_alike(c));
-    p->h = device_take(m, slots, (size_t)c->expert_width, half);
+    p->h = device_take(m, slots, (size_t)split_halves(c->expert_width), half);
     p->down = device_floats(m, slots, hidden);
     if (!shared_is_alike(c)) {
-        p->shared_h = device_take(m, rows, (size_t)c->shared_expert_width, half);
+        p->shared_h = device_take(m, rows, (size_t)split_halves(c->shared_expert_width), half);
         p->shared_down = device_floats(m, rows, hidden);
     }
     p->bad_layer = device_take(m, rows, 1, sizeof(int32_t));
@@ -81,7 +81,7 @@ static calla_status multiply(chunk *t, const device_matrix *m, const __half *x, 
     prefill_gemm_args a = {.w = m->w,
                            .factors = m->factors,
                            .x = x,
-                           .ldx = m->w.cols,
+                           .ldx = split_halves(m->w.cols),
                            .n_rows = n,
                            .output = output,
                            .y = y,
@@ -95,7 +95,7 @@ static calla_status norm(chunk *t, const float *factor, bool f32, int32_t layer)
 {
     prefill_scratch *p = &t->b->p;
     TRY_CHUNK(t, prefill_rmsnorm(p->x, factor, t->n, t->b->config.hidden_size, t->b->config.rms_eps,
-                                 p->u16, f32 ? p->u32 : NULL, p->bad_layer, layer, t->b->stream));
+                                 p->split, f32 ? p->u32 : NULL, p->bad_layer, layer, t->b->stream));
     cuda_profile_mark(t->b, OP_NORMS, 1);
     return CALLA_OK;
 }
@@ -130,7 +130,7 @@ static calla_status gdn_piece(chunk *t, const piece *r)
                           .decay = p->decay + row * (size_t)c->n_value_heads,
                           .beta = p->beta + row * (size_t)c->n_value_heads,
                           .o = p->o + row * (size_t)c->value_size,
-                          .mixed = halves_at(p->mixed, row * (size_t)c->value_size),
+                          .mixed = halves_at(p->mixed, row * (size_t)split_halves(c->value_size)),
                           .workspace = p->workspace};
     TRY_CHUNK(t, prefill_gdn_convolve(&a, b->stream));
     cuda_profile_mark(b, OP_GDN_CONV, 1);
@@ -184,7 +184,7 @@ static calla_status mix(chunk *t, bool attention)
 {
     prefill_scratch *p = &t->b->p;
     const device_layer *l = t->layer;
-    CALLA_TRY(multiply(t, &l->in, p->u16, t->n, PREFILL_STORE_F32, p->projected, l->in.w.rows));
+    CALLA_TRY(multiply(t, &l->in, p->split, t->n, PREFILL_STORE_F32, p->projected, l->in.w.rows));
     cuda_profile_mark(t->b, attention ? OP_ATTENTION_PROJECTIONS : OP_GDN_PROJECTIONS, 1);
     CALLA_TRY(attention ? attention_mixer(t) : gdn_mixer(t));
     CALLA_TRY(multiply(t, &l->out, p->mixed, t->n, PREFILL_ADD_F32, p->x, l->out.w.rows));
@@ -244,8 +244,8 @@ static calla_status shared_expert(chunk *t)
 {
     prefill_scratch *p = &t->b->p;
     const device_layer *l = t->layer;
-    CALLA_TRY(multiply(t, &l->shared_inner, p->u16, t->n, PREFILL_SWIGLU_F16, p->shared_h,
-                       l->shared_outer.w.cols));
+    CALLA_TRY(multiply(t, &l->shared_inner, p->split, t->n, PREFILL_SWIGLU_SPLIT, p->shared_h,
+                       split_halves(l->shared_outer.w.cols)));
     CALLA_TRY(multiply(t, &l->shared_outer, p->shared_h, t->n, PREFILL_STORE_F32, p->shared_down,
                        l->shared_outer.w.rows));
     cuda_profile_mark(t->b, OP_SHARED_EXPERT, 2);
@@ -264,7 +264,7 @@ static calla_status multiply_experts(chunk *t, const device_matrix *m, const dev
                            .shared_blocks = shared->w.blocks,
                            .shared_factors = shared->factors,
                            .x = x,
-                           .ldx = m->w.cols,
+                           .ldx = split_halves(m->w.cols),
                            .n_rows = t->n * (c->n_experts_per_token + shared_is_alike(c)),
                            .plan = &t->b->p.plan,
                            .gather = gather,
@@ -275,22 +275,25 @@ static calla_status multiply_experts(chunk *t, const device_matrix *m, const dev
     return CALLA_OK;
 }
 
-/* x += moe(u) */
+/* x += moe(u); u = norm(x) for the layer behind, or the head. */
 static calla_status moe(chunk *t, int32_t layer)
 {
     backend *b = t->b;
     const model_config *c = &b->config;
     prefill_scratch *p = &b->p;
     const device_layer *l = t->layer;
+    bool last = layer + 1 == c->n_layers;
+    const float *factor = last ? b->w.final_norm : b->w.layers[layer + 1].input_norm;
     CALLA_TRY(route(t, layer));
     if (!shared_is_alike(c)) CALLA_TRY(shared_expert(t));
-    CALLA_TRY(multiply_experts(t, &l->inner, &l->shared_inner, p->u16, true, PREFILL_SWIGLU_F16,
-                               p->h, l->outer.w.cols));
+    CALLA_TRY(multiply_experts(t, &l->inner, &l->shared_inner, p->split, true, PREFILL_SWIGLU_SPLIT,
+                               p->h, split_halves(l->outer.w.cols)));
     CALLA_TRY(multiply_experts(t, &l->outer, &l->shared_outer, p->h, false, PREFILL_STORE_F32,
                                p->down, l->outer.w.rows));
     TRY_CHUNK(t, prefill_moe_combine(&p->plan, t->n, c->hidden_size, p->weights, p->shared_scale,
-                                     p->down, p->shared_down, p->x, NULL, c->rms_eps, NULL, NULL,
-                                     NULL, 0, b->stream));
+                                     p->down, p->shared_down, p->x, factor, c->rms_eps, p->split,
+                                     last && b->tap ? p->u32 : NULL, p->bad_layer, layer + 1,
+                                     b->stream));
     cuda_profile_mark(b, OP_EXPERTS, 3);
     return CALLA_OK;
 }
@@ -330,6 +333,7 @@ static calla_status start_chunk(chunk *t)
 static calla_status run_layers(chunk *t, const calla_control *control)
 {
     backend *b = t->b;
+    CALLA_TRY(norm(t, b->w.layers[0].input_norm, false, 0));
     for (int32_t i = 0; i < b->config.n_layers; i++) {
         cudaEvent_t done = b->layer_done[i % 2];
         if (i >= 2) TRY_CHUNK(t, cudaEventSynchronize(done));
@@ -338,13 +342,11 @@ static calla_status run_layers(chunk *t, const calla_control *control)
                              (long long)t->first);
         t->layer = &b->w.layers[i];
         CALLA_TRY(call_tap(t, i, b->p.x));
-        CALLA_TRY(norm(t, t->layer->input_norm, false, i));
         CALLA_TRY(mix(t, b->config.is_attention[i]));
         CALLA_TRY(norm(t, t->layer->post_norm, true, i));
         CALLA_TRY(moe(t, i));
         TRY_CHUNK(t, cudaEventRecord(done, b->stream));
     }
-    CALLA_TRY(norm(t, b->w.final_norm, b->tap != NULL, b->config.n_layers));
     return call_tap(t, b->config.n_layers, b->p.u32);
 }
 
@@ -370,9 +372,9 @@ static calla_status project_logits(chunk *t, logits_mode mode, float *logits)
     int32_t n = mode == LOGITS_ALL ? t->n - t->n_again : 1, first = t->n - n;
     for (int32_t at = 0; at < n; at += LOGITS_ROWS) {
         int32_t n_rows = smaller_of(n - at, LOGITS_ROWS);
-        size_t row = (size_t)(first + at) * (size_t)c->hidden_size;
+        size_t row = (size_t)(first + at) * (size_t)split_halves(c->hidden_size);
         size_t floats = (size_t)n_rows * (size_t)c->n_vocab;
-        CALLA_TRY(multiply(t, &b->w.head, halves_at(b->p.u16, row), n_rows, PREFILL_STORE_F32,
+        CALLA_TRY(multiply(t, &b->w.head, halves_at(b->p.split, row), n_rows, PREFILL_STORE_F32,
                            b->p.logits, c->n_vocab));
         cuda_profile_mark(b, OP_HEAD, 1);
         TRY_CHUNK(t, cudaMemcpyAsync(b->host.logits, b->p.logits, floats * sizeof(float),

@@ -127,13 +127,12 @@ static __device__ __forceinline__ void store_outputs(const prefill_attention_arg
         int64_t t = row_token(a, r, row), head = row_head(a, r, row);
         const float *gate =
             a.projected + t * a.projected_stride + (head * 2 + 1) * ATTENTION_DIM + lane % 4 * 2;
-        __half *out = a.mixed + (t * a.n_query_heads + head) * ATTENTION_DIM + lane % 4 * 2;
+        __half *out = a.mixed + (t * a.n_query_heads + head) * split_halves(ATTENTION_DIM);
 #pragma unroll
         for (int i = 0; i < 32; i++) {
             float2 g = *(const float2 *)(gate + i * 8);
-            *(__half2 *)(out + i * 8) =
-                __halves2half2(to_half(o[i][2 * h] * inverse * sigmoid(g.x)),
-                               to_half(o[i][2 * h + 1] * inverse * sigmoid(g.y)));
+            store_split2(out, i * 8 + lane % 4 * 2, o[i][2 * h] * inverse * sigmoid(g.x),
+                         o[i][2 * h + 1] * inverse * sigmoid(g.y));
         }
     }
 }

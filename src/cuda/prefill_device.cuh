@@ -23,13 +23,17 @@ __device__ __forceinline__ uint32_t shared_address(const void *p)
 
 /* ---- numbers ---- */
 
-/* To half with magnitudes beyond 65504 clamped; NaN and infinity are NaN (v - v is 0 for finite v).
- */
-__device__ __forceinline__ __half to_half(float v)
+/* Magnitudes beyond 65504 clamped; NaN and infinity are NaN (v - v is 0 for finite v). */
+__device__ __forceinline__ float clamp_half(float v)
 {
     float w = v;
     asm("min.NaN.f32 %0, %0, 0f477FE000;\n\tmax.NaN.f32 %0, %0, 0fC77FE000;" : "+f"(w));
-    return __float2half_rn(w + (v - v));
+    return w + (v - v);
+}
+
+__device__ __forceinline__ __half to_half(float v)
+{
+    return __float2half_rn(clamp_half(v));
 }
 
 __device__ __forceinline__ float sigmoid(float x)
@@ -56,6 +60,44 @@ __device__ __forceinline__ uint32_t half2_bits(__half2 v)
 __device__ __forceinline__ __half2 bits_half2(uint32_t v)
 {
     return *reinterpret_cast<__half2 *>(&v);
+}
+
+/* v as high + low halves: 22 bits, or 2^-25 where that is more. */
+__device__ __forceinline__ void split_half(float v, __half &high, __half &low)
+{
+    float w = clamp_half(v);
+    high = __float2half_rn(w);
+    low = __float2half_rn(w - __half2float(high));
+}
+
+/* Number c of a row of split halves; its low half is SPLIT_GROUP behind. */
+__device__ __forceinline__ int32_t split_column(int32_t c)
+{
+    return c / SPLIT_GROUP * (2 * SPLIT_GROUP) + c % SPLIT_GROUP;
+}
+
+/* Numbers c and c + 1, or c ... c + 3, of a row of split halves; c is a multiple of 2, or 4. */
+__device__ __forceinline__ void store_split2(__half *row, int32_t c, float v0, float v1)
+{
+    __half h[2], l[2];
+    split_half(v0, h[0], l[0]);
+    split_half(v1, h[1], l[1]);
+    __half *to = row + split_column(c);
+    *(__half2 *)to = __halves2half2(h[0], h[1]);
+    *(__half2 *)(to + SPLIT_GROUP) = __halves2half2(l[0], l[1]);
+}
+__device__ __forceinline__ void store_split4(__half *row, int32_t c, float4 v)
+{
+    __half h[4], l[4];
+    split_half(v.x, h[0], l[0]);
+    split_half(v.y, h[1], l[1]);
+    split_half(v.z, h[2], l[2]);
+    split_half(v.w, h[3], l[3]);
+    __half *to = row + split_column(c);
+    *(uint2 *)to =
+        make_uint2(half2_bits(__halves2half2(h[0], h[1])), half2_bits(__halves2half2(h[2], h[3])));
+    *(uint2 *)(to + SPLIT_GROUP) =
+        make_uint2(half2_bits(__halves2half2(l[0], l[1])), half2_bits(__halves2half2(l[2], l[3])));
 }
 
 __device__ __forceinline__ float warp_sum(float v)

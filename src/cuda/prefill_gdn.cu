@@ -213,11 +213,9 @@ static __global__ void gated_norm_kernel(prefill_gdn_args a, int64_t z_column)
     float4 f = *(const float4 *)(a.norm_factor + c);
     float mean = warp_sum(o.x * o.x + o.y * o.y + (o.z * o.z + o.w * o.w)) / HEAD;
     float r = 1.0f / sqrtf(mean + a.eps) + (mean - mean);
-    __half2 lo =
-        __halves2half2(to_half(f.x * (o.x * r) * silu(z.x)), to_half(f.y * (o.y * r) * silu(z.y)));
-    __half2 hi =
-        __halves2half2(to_half(f.z * (o.z * r) * silu(z.z)), to_half(f.w * (o.w * r) * silu(z.w)));
-    *(uint2 *)(a.mixed + i * HEAD + c) = make_uint2(half2_bits(lo), half2_bits(hi));
+    float4 mixed = {f.x * (o.x * r) * silu(z.x), f.y * (o.y * r) * silu(z.y),
+                    f.z * (o.z * r) * silu(z.z), f.w * (o.w * r) * silu(z.w)};
+    store_split4(a.mixed + i * split_halves(HEAD), c, mixed);
 }
 
 cudaError_t prefill_gdn_gated_norm(const prefill_gdn_args *args, cudaStream_t stream)

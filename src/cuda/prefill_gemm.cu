@@ -1,7 +1,8 @@
 /* Linear layers of prefill: which kernel runs, and the general one (mma.sync).
  *
  * A block multiplies 128 rows of a matrix with up to 128 inputs: 16 KB of inputs and 4.5 KB of
- * codes a step of 64 columns, for 2 * 128 * 128 * 64 operations. */
+ * codes a step, for 2 * 128 * 128 * 64 operations. A step is the high or the low halves of 64
+ * columns; the codes are fetched and converted for each, which keeps the stages small. */
 #include "cuda/prefill_gemm.cuh"
 
 enum {
@@ -19,7 +20,7 @@ enum {
 static __device__ __forceinline__ void load_stage(const gemm_job &job, uint32_t stage,
                                                   const unsigned char *strips, int32_t n_strips,
                                                   const __half *const (&rows)[4], int32_t n_rows,
-                                                  int32_t group)
+                                                  int32_t step)
 {
     enum { PIECES = W4_BLOCK_BYTES / 16 };
     int tid = threadIdx.x;
@@ -27,11 +28,11 @@ static __device__ __forceinline__ void load_stage(const gemm_job &job, uint32_t 
     for (int i = 0; i < 4; i++) {
         int row = tid / 8 + 32 * i, q = tid % 8;
         if (row < n_rows)
-            copy16_async(stage + row * 128 + ((q ^ (row & 7)) << 4), rows[i] + group * 64);
+            copy16_async(stage + row * 128 + ((q ^ (row & 7)) << 4), rows[i] + step * SPLIT_GROUP);
     }
     for (int c = tid; c < n_strips * PIECES; c += THREADS)
         copy16_async(stage + X_BYTES + c * 16,
-                     strips + ((int64_t)(c / PIECES) * job.groups + group) * W4_BLOCK_BYTES +
+                     strips + ((int64_t)(c / PIECES) * job.groups + step / 2) * W4_BLOCK_BYTES +
                          c % PIECES * 16);
 }
 
@@ -41,6 +42,7 @@ static __global__ void __launch_bounds__(THREADS, 2) gemm_general_kernel(gemm_jo
     extern __shared__ __align__(128) char shared[];
     int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, wm = warp % 4, wn = warp / 4;
     int32_t row_tiles = ceil_div(job.strips, TILE_STRIPS), n_work = job_tiles(job) * row_tiles;
+    int32_t n_steps = 2 * job.groups;
     for (int32_t work = blockIdx.x; work < n_work; work += gridDim.x) {
         moe_tile tile = job_tile(job, work / row_tiles);
         int32_t first_strip = work % row_tiles * TILE_STRIPS;
@@ -60,16 +62,16 @@ static __global__ void __launch_bounds__(THREADS, 2) gemm_general_kernel(gemm_jo
         float d[2][4][2][4] = {};
         __syncthreads();
         for (int k = 0; k < STAGES - 1; k++) {
-            if (k < job.groups)
+            if (k < n_steps)
                 load_stage(job, shared_address(shared) + k * STAGE_BYTES, strips, n_strips, rows,
                            tile.n_rows, k);
             copy_commit();
         }
-        for (int k = 0; k < job.groups; k++) {
+        for (int k = 0; k < n_steps; k++) {
             copy_wait<STAGES - 2>();
             __syncthreads();
             int next = k + STAGES - 1;
-            if (next < job.groups)
+            if (next < n_steps)
                 load_stage(job, shared_address(shared) + next % STAGES * STAGE_BYTES, strips,
                            n_strips, rows, tile.n_rows, next);
             copy_commit();
@@ -135,7 +137,7 @@ typedef void gemm_kernel(gemm_job);
 
 static gemm_kernel *const general_kernels[3] = {gemm_general_kernel<PREFILL_STORE_F32>,
                                                 gemm_general_kernel<PREFILL_ADD_F32>,
-                                                gemm_general_kernel<PREFILL_SWIGLU_F16>};
+                                                gemm_general_kernel<PREFILL_SWIGLU_SPLIT>};
 
 static cudaError_t gemm_general_init()
 {

@@ -49,8 +49,9 @@ template <prefill_gemm_output OUTPUT>
 static __device__ __forceinline__ void store_pair(const gemm_job &job, int64_t i, int32_t r,
                                                   float v0, float v1, float2 old)
 {
-    if (OUTPUT == PREFILL_SWIGLU_F16) {
-        ((__half *)job.y)[i * job.ldy + r / 16 * 8 + r % 16] = to_half(silu_fast(v0) * v1);
+    if (OUTPUT == PREFILL_SWIGLU_SPLIT) {
+        __half *to = (__half *)job.y + i * job.ldy + split_column(r / 16 * 8 + r % 16);
+        split_half(silu_fast(v0) * v1, to[0], to[SPLIT_GROUP]);
     } else {
         float *y = (float *)job.y + i * job.ldy + r;
         if (r < job.rows) y[0] = OUTPUT == PREFILL_ADD_F32 ? old.x + v0 : v0;

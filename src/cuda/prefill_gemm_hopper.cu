@@ -1,10 +1,11 @@
 /* Linear layers of prefill on Hopper: Y^T = W X^T with wgmma. Warpgroups hold 64 rows of the matrix
  * each: 4-bit codes become halves in registers, in the order of wgmma's A fragment; the inputs are
- * its B operand, in shared memory. One more group of threads copies both into a ring of stages of
- * 64 columns, inputs gathered row by row. With 256 rows and 128 inputs a stage is 16 KB of inputs
- * and 9 KB of codes and takes the tensor cores 1,024 cycles: L2 has to give 25 bytes a cycle.
- * Converting the codes takes some 600 issue slots of the four schedulers' 1,024 beside them, which
- * is why tiles of few inputs cost more than their share. */
+ * its B operand, in shared memory: the high halves, then the low ones, with the same converted
+ * codes. One more group of threads copies both into a ring of stages of 64 columns, inputs gathered
+ * row by row. With 256 rows and 128 inputs a stage is 32 KB of inputs and 9 KB of codes and takes
+ * the tensor cores 2,048 cycles: L2 has to give 20 bytes a cycle. Converting the codes takes some
+ * 600 issue slots of the four schedulers' 2,048 beside them; tiles of few inputs are bound by it.
+ */
 #include "cuda/prefill_gemm.cuh"
 #include "cuda/prefill_wgmma.cuh"
 
@@ -16,7 +17,8 @@ template <int N, int GROUPS, int BLOCKS> struct tile_shape {
         RESIDENT = BLOCKS,
         CONSUMERS = GROUPS * 128,
         THREADS = CONSUMERS + 128,
-        X_BYTES = N * 128,
+        PLANE_BYTES = N * SPLIT_GROUP * 2, /* high or low halves */
+        X_BYTES = 2 * PLANE_BYTES,
         STAGE_BYTES = (X_BYTES + STRIPS * W4_BLOCK_BYTES + 1023) / 1024 * 1024,
         STAGES = (232448 / BLOCKS - (BLOCKS > 1 ? 2048 : 1024) - 1024) / STAGE_BYTES,
         SHARED_BYTES = 1024 + STAGES * STAGE_BYTES,
@@ -81,11 +83,14 @@ static __device__ __forceinline__ void produce_tile(const gemm_job &job, const m
                 copy16_async(to + weight_to + i * STRIP_THREADS * 16, weights + i * STRIP_THREADS);
 #pragma unroll
         for (int i = 0; i < X_COPIES; i++)
-            if (t / 8 + i * (PRODUCERS / 8) < tile.n_rows)
-                copy16_async(to + swizzled + i * (PRODUCERS / 8) * 128, x + x_offsets[i]);
+            if (t / 8 + i * (PRODUCERS / 8) < tile.n_rows) {
+                uint32_t row_to = to + swizzled + i * (PRODUCERS / 8) * 128;
+                copy16_async(row_to, x + x_offsets[i]);
+                copy16_async(row_to + SHAPE::PLANE_BYTES, x + x_offsets[i] + SPLIT_GROUP / 8);
+            }
         barrier_arrive_copies(r.full + r.stage * 8);
         weights += PIECES;
-        x += 8;
+        x += 2 * SPLIT_GROUP / 8;
         ring_advance<SHAPE>(r);
     }
 }
@@ -109,7 +114,8 @@ static __device__ __forceinline__ void multiply_tile(const gemm_job &job, float 
         uint4 codes = *((const uint4 *)block + lane);
         row_pair p = load_row_pair((const uint32_t *)(block + W4_CODE_BYTES), inverse_factor);
         const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-        uint64_t b = wgmma_descriptor(stage, 1024);
+        uint64_t high = wgmma_descriptor(stage, 1024);
+        uint64_t low = wgmma_descriptor(stage + SHAPE::PLANE_BYTES, 1024);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             /* Done is what read these registers, and with the second half the stage before. */
@@ -118,8 +124,10 @@ static __device__ __forceinline__ void multiply_tile(const gemm_job &job, float 
             dequantize_word(a[2 * half], words[2 * half], p);
             dequantize_word(a[2 * half + 1], words[2 * half + 1], p);
             wgmma_fence();
-            wgmma_registers<0>(d, a[2 * half], b + 4 * half);
-            wgmma_registers<0>(d, a[2 * half + 1], b + 4 * half + 2);
+            wgmma_registers<0>(d, a[2 * half], low + 4 * half);
+            wgmma_registers<0>(d, a[2 * half], high + 4 * half);
+            wgmma_registers<0>(d, a[2 * half + 1], low + 4 * half + 2);
+            wgmma_registers<0>(d, a[2 * half + 1], high + 4 * half + 2);
             wgmma_commit();
         }
         previous = r.stage;
@@ -222,7 +230,7 @@ template <typename SHAPE> static hopper_launch launch_of()
 {
     return hopper_launch{{gemm_hopper_kernel<SHAPE, PREFILL_STORE_F32>,
                           gemm_hopper_kernel<SHAPE, PREFILL_ADD_F32>,
-                          gemm_hopper_kernel<SHAPE, PREFILL_SWIGLU_F16>},
+                          gemm_hopper_kernel<SHAPE, PREFILL_SWIGLU_SPLIT>},
                          SHAPE::INPUTS,
                          SHAPE::STRIPS,
                          SHAPE::RESIDENT,

@@ -10,6 +10,10 @@
  * ascending order, the recurrence goes by absolute positions, and sums over experts go in the order
  * of the token's slots. There are no floating-point atomics. Results may differ between `path`s.
  *
+ * Inputs of matrix products are two halves a number, high and low, whose sum has 22 bits: with one
+ * half, of 11 bits, a model of random weights answers some 0.1 nats off. A row of C numbers is
+ * 2 C halves: 64 high ones, the 64 low ones of the same numbers, and so on ("split" below).
+ *
  * T is the number of tokens of the chunk; the other letters are those of model_config. */
 #ifndef CALLA_CUDA_PREFILL_KERNELS_CUH
 #define CALLA_CUDA_PREFILL_KERNELS_CUH
@@ -45,6 +49,20 @@ typedef struct prefill_device {
  * is the best one the device has, or the general one if `force_general`. Once per device, before
  * anything else. */
 cudaError_t prefill_device_init(prefill_device *device, bool force_general);
+
+/* ---- split halves ---- */
+
+enum { SPLIT_GROUP = 64 };
+
+/* Halves of a row of n numbers. */
+#ifdef __cplusplus
+__host__ __device__
+#endif
+    static inline int64_t
+    split_halves(int64_t n)
+{
+    return 2 * n;
+}
 
 /* ---- weights: cuda/layout.h ---- */
 
@@ -105,22 +123,23 @@ cudaError_t prefill_moe_plan(const moe_plan *plan, const int32_t *experts, int32
 cudaError_t prefill_moe_combine(const moe_plan *plan, int32_t n_tokens, int32_t hidden,
                                 const float *weights, const float *shared_scale, const float *y,
                                 const float *shared, float *x, const float *factor, float eps,
-                                __half *u16, float *u32, int32_t *bad_layer, int32_t layer,
+                                __half *split, float *u32, int32_t *bad_layer, int32_t layer,
                                 cudaStream_t stream);
 
 /* ---- linear layers ---- */
 
 typedef enum prefill_gemm_output {
-    PREFILL_STORE_F32,  /* y[i][r] = v, f32 */
-    PREFILL_ADD_F32,    /* y[i][r] += v, f32: the residual stream */
-    PREFILL_SWIGLU_F16, /* y[i][8 s + j] = silu(v[16 s + j]) * v[16 s + j + 8], j < 8: the gate and
-                        up rows of strip s; half, clamped to +-65504 */
+    PREFILL_STORE_F32,    /* y[i][r] = v, f32 */
+    PREFILL_ADD_F32,      /* y[i][r] += v, f32: the residual stream */
+    PREFILL_SWIGLU_SPLIT, /* y[i][8 s + j] = silu(v[16 s + j]) * v[16 s + j + 8], j < 8: the gate
+                             and up rows of strip s; split, clamped to +-65504 */
 } prefill_gemm_output;
 
-/* v[i][r] = W[r] . x[i] in half with f32 sums. Without a plan: all n_rows rows of x with matrix
- * number 0. With one: the rows of its sorted order, each with its tile's matrix; x is then read at
- * token_of_row[row] if `gather`, else at the row itself. Input row i gives output row i.
- * 2 rows cols operations an input row; weights are read once per 128 input rows. */
+/* v[i][r] = W[r] . x[i], W in half, x split, with f32 sums. Without a plan: all n_rows rows of x
+ * with matrix number 0. With one: the rows of its sorted order, each with its tile's matrix; x is
+ * then read at token_of_row[row] if `gather`, else at the row itself. Input row i gives output row
+ * i. 2 rows cols operations an input row, which the tensor cores do twice, for high and low;
+ * weights are read once per 128 input rows. */
 typedef struct prefill_gemm_args {
     w4_matrix w;          /* of expert 0 */
     const float *factors; // [w4_strips(w.rows)], of expert 0
@@ -129,8 +148,8 @@ typedef struct prefill_gemm_args {
     size_t expert_bytes;
     const unsigned char *shared_blocks;
     const float *shared_factors;
-    const __half *x; // [*][ldx], clamped to +-65504
-    int64_t ldx;
+    const __half *x; // [*][ldx] split, clamped to +-65504
+    int64_t ldx;     /* in halves, as ldy of a split y */
     int32_t n_rows;
     const moe_plan *plan; /* host pointer */
     bool gather;
@@ -143,11 +162,11 @@ cudaError_t prefill_gemm(const prefill_device *device, const prefill_gemm_args *
 
 /* ---- elementwise ---- */
 
-/* u = x r factor, r = 1 / sqrt(mean square of x + eps), as half (clamped) in u16 and as f32 in u32
- * (each may be NULL). Where a row's mean square is not finite bad_layer[t] (may be NULL) becomes
+/* u = x r factor, r = 1 / sqrt(mean square of x + eps), split (clamped) and as f32 in u32 (each
+ * may be NULL). Where a row's mean square is not finite bad_layer[t] (may be NULL) becomes
  * the smaller of itself and `layer`. x, u [T][D], D a multiple of 64 up to 8,192. */
 cudaError_t prefill_rmsnorm(const float *x, const float *factor, int32_t n_tokens, int32_t hidden,
-                            float eps, __half *u16, float *u32, int32_t *bad_layer, int32_t layer,
+                            float eps, __half *split, float *u32, int32_t *bad_layer, int32_t layer,
                             cudaStream_t stream);
 
 /* cosines, sines [T][32] of position * inverse_frequencies[j] (f64 [32]), computed in double. */
@@ -175,7 +194,7 @@ typedef struct prefill_attention_args {
     const float *cosines, *sines; // [T][32]
     kv_layer kv;
     __half *q;     // [T][Hq][256] scratch: normed, rotated
-    __half *mixed; // [T][Hq * 256] out: attention times sigmoid(gate), clamped
+    __half *mixed; // [T][Hq * 256] out, split: attention times sigmoid(gate), clamped
 } prefill_attention_args;
 
 /* Norms and rotates q and k; k and v go to the cache. */
@@ -204,7 +223,7 @@ typedef struct prefill_gdn_args {
     float *f;               // [T][conv_channels] scratch: q scaled and k normalised, v
     float *decay, *beta;    // [T][Hv] scratch: decay is the exponent g <= 0
     float *o;               // [T][Hv * 128] scratch
-    __half *mixed;          // [T][Hv * 128] out, clamped
+    __half *mixed;          // [T][Hv * 128] out, split, clamped
     void *workspace;        /* prefill_gdn_workspace_bytes */
 } prefill_gdn_args;
 

@@ -459,7 +459,7 @@ enum { NORM_THREADS = 256, NORM_VECTORS = 8 }; /* rows of up to 256 * 8 * 4 elem
 typedef struct norm_output {
     const float *factor; /* NULL: no norm */
     float eps;
-    __half *u16;
+    __half *split;
     float *u32;
     int32_t *bad_layer;
     int32_t layer;
@@ -491,10 +491,7 @@ static __device__ void norm_row(const norm_output &out, const float4 (&v)[NORM_V
         u.x = v[i].x * r * f.x, u.y = v[i].y * r * f.y;
         u.z = v[i].z * r * f.z, u.w = v[i].w * r * f.w;
         if (out.u32) *(float4 *)(out.u32 + (int64_t)t * hidden + c) = u;
-        if (out.u16)
-            *(uint2 *)(out.u16 + (int64_t)t * hidden + c) =
-                make_uint2(half2_bits(__halves2half2(to_half(u.x), to_half(u.y))),
-                           half2_bits(__halves2half2(to_half(u.z), to_half(u.w))));
+        if (out.split) store_split4(out.split + t * split_halves(hidden), c, u);
     }
 }
 
@@ -511,10 +508,10 @@ static __global__ void __launch_bounds__(NORM_THREADS)
 }
 
 cudaError_t prefill_rmsnorm(const float *x, const float *factor, int32_t n_tokens, int32_t hidden,
-                            float eps, __half *u16, float *u32, int32_t *bad_layer, int32_t layer,
+                            float eps, __half *split, float *u32, int32_t *bad_layer, int32_t layer,
                             cudaStream_t stream)
 {
-    norm_output out = {factor, eps, u16, u32, bad_layer, layer};
+    norm_output out = {factor, eps, split, u32, bad_layer, layer};
     rmsnorm_kernel<<<(unsigned)n_tokens, NORM_THREADS, 0, stream>>>(x, hidden, out);
     return cudaGetLastError();
 }
@@ -554,10 +551,10 @@ static __global__ void __launch_bounds__(NORM_THREADS)
 cudaError_t prefill_moe_combine(const moe_plan *plan, int32_t n_tokens, int32_t hidden,
                                 const float *weights, const float *shared_scale, const float *y,
                                 const float *shared, float *x, const float *factor, float eps,
-                                __half *u16, float *u32, int32_t *bad_layer, int32_t layer,
+                                __half *split, float *u32, int32_t *bad_layer, int32_t layer,
                                 cudaStream_t stream)
 {
-    norm_output out = {factor, eps, u16, u32, bad_layer, layer};
+    norm_output out = {factor, eps, split, u32, bad_layer, layer};
     combine_kernel<<<(unsigned)n_tokens, NORM_THREADS, 0, stream>>>(
         *plan, n_tokens, hidden, weights, shared_scale, y, shared, x, out);
     return cudaGetLastError();

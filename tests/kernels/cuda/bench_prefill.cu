@@ -125,7 +125,8 @@ void bench_prefill(const prefill_device *device, bool whole)
     weights inner = matrices(EXPERTS + 1, 2 * WIDTH, HIDDEN);
     weights outer = matrices(EXPERTS + 1, HIDDEN, WIDTH);
     size_t rows = (size_t)MAX_TOKENS * (SLOTS + 1);
-    __half *u16 = halves((size_t)MAX_TOKENS * 4096), *h = halves(rows * WIDTH);
+    __half *split = halves((size_t)MAX_TOKENS * split_halves(4096)),
+           *h = halves(rows * split_halves(WIDTH));
     float *projected = floats((size_t)MAX_TOKENS * GDN_ROWS, 1),
           *x = floats((size_t)MAX_TOKENS * HIDDEN, 1);
     float *u32 = floats((size_t)MAX_TOKENS * HIDDEN, 1), *y = floats(rows * HIDDEN, 1);
@@ -163,7 +164,8 @@ void bench_prefill(const prefill_device *device, bool whole)
         auto dense = [&](const char *name, const weights &m, prefill_gemm_output output, void *to,
                          int64_t ldy, int layers) {
             a = prefill_gemm_args{};
-            a.x = u16, a.ldx = m.w.cols, a.n_rows = n, a.output = output, a.y = to, a.ldy = ldy;
+            a.x = split, a.ldx = split_halves(m.w.cols), a.n_rows = n, a.output = output, a.y = to,
+            a.ldy = ldy;
             double us = time_of(
                 [&](int i) {
                     a.w = m.w;
@@ -173,7 +175,7 @@ void bench_prefill(const prefill_device *device, bool whole)
                 },
                 16);
             line(name, layers, us, 2 * t * m.w.rows * m.w.cols,
-                 (double)m.bytes + t * (2.0 * m.w.cols + 4.0 * m.w.rows));
+                 (double)m.bytes + t * (4.0 * m.w.cols + 4.0 * m.w.rows));
         };
         dense("GDN projections 12352 x 2048", gdn_in, PREFILL_STORE_F32, projected, GDN_ROWS, 30);
         dense("attention projections 9216 x 2048", attention_in, PREFILL_STORE_F32, projected,
@@ -183,10 +185,10 @@ void bench_prefill(const prefill_device *device, bool whole)
         line("norm", 40,
              time_of(
                  [&](int) {
-                     CU(prefill_rmsnorm(x, factor, n, HIDDEN, 1e-6f, u16, u32, NULL, 0, 0));
+                     CU(prefill_rmsnorm(x, factor, n, HIDDEN, 1e-6f, split, u32, NULL, 0, 0));
                  },
                  16),
-             4 * t * HIDDEN, 10 * t * HIDDEN);
+             4 * t * HIDDEN, 12 * t * HIDDEN);
         line(
             "router", 40,
             time_of(
@@ -212,24 +214,26 @@ void bench_prefill(const prefill_device *device, bool whole)
             a.w = m.w, a.factors = m.factors, a.expert_bytes = m.bytes;
             a.shared_blocks = m.w.blocks + EXPERTS * m.bytes;
             a.shared_factors = m.factors + (size_t)EXPERTS * w4_strips(m.w.rows);
-            a.x = gather ? u16 : h, a.ldx = m.w.cols, a.plan = &plan, a.gather = gather;
+            a.x = gather ? split : h, a.ldx = split_halves(m.w.cols), a.plan = &plan,
+            a.gather = gather;
             a.output = output, a.y = to, a.ldy = ldy;
             double us = time_of([&](int) { CU(prefill_gemm(device, &a, 0)); }, 10);
             line(name, 40, us, 2 * t * 9 * m.w.rows * m.w.cols,
-                 (double)m.bytes * 257 + t * 9 * (2.0 * m.w.cols + out_bytes));
+                 (double)m.bytes * 257 + t * 9 * (4.0 * m.w.cols + out_bytes));
         };
-        fill_halves<<<1024, 256>>>(u16, (size_t)MAX_TOKENS * 4096);
-        grouped("experts inner 1024 x 2048", inner, true, PREFILL_SWIGLU_F16, h, WIDTH, 2 * WIDTH);
-        fill_halves<<<1024, 256>>>(h, rows * WIDTH);
+        fill_halves<<<1024, 256>>>(split, (size_t)MAX_TOKENS * split_halves(4096));
+        grouped("experts inner 1024 x 2048", inner, true, PREFILL_SWIGLU_SPLIT, h,
+                split_halves(WIDTH), 4 * WIDTH);
+        fill_halves<<<1024, 256>>>(h, rows * split_halves(WIDTH));
         grouped("experts outer 2048 x 512", outer, false, PREFILL_STORE_F32, y, HIDDEN, 4 * HIDDEN);
         line("sum over experts, norm", 40,
              time_of(
                  [&](int) {
                      CU(prefill_moe_combine(&plan, n, HIDDEN, chosen, shared, y, NULL, x, factor,
-                                            1e-6f, u16, u32, NULL, 0, 0));
+                                            1e-6f, split, u32, NULL, 0, 0));
                  },
                  16),
-             2 * t * 9 * HIDDEN, t * HIDDEN * (9 * 4 + 14));
+             2 * t * 9 * HIDDEN, t * HIDDEN * (9 * 4 + 16));
         fill_floats<<<1024, 256>>>(projected, (size_t)MAX_TOKENS * GDN_ROWS, 1);
         prefill_gdn_args g = {};
         g.n_tokens = n, g.n_key_heads = 16, g.n_value_heads = 32, g.first = 4096;
@@ -238,7 +242,8 @@ void bench_prefill(const prefill_device *device, bool whole)
         g.norm_factor = factor, g.eps = 1e-6f;
         g.window_in = window, g.window_out = window + 4 * CHANNELS;
         g.state_in = state, g.state_out = state + 32 * 128 * 128;
-        g.f = f, g.decay = gates, g.beta = gates + (size_t)MAX_TOKENS * 32, g.o = o, g.mixed = u16;
+        g.f = f, g.decay = gates, g.beta = gates + (size_t)MAX_TOKENS * 32, g.o = o,
+        g.mixed = split;
         g.workspace = workspace;
         std::vector<float> na(32, -1.0f);
         float *neg = floats(32, 1), *taps = floats(4 * CHANNELS, 1);
@@ -249,14 +254,14 @@ void bench_prefill(const prefill_device *device, bool whole)
         line("recurrence", 30, time_of([&](int) { CU(prefill_gdn_scan(device, &g, 0)); }, 10),
              t * 32 * 128 * 128 * 7, t * (CHANNELS + 4096) * 4);
         line("gated norm", 30, time_of([&](int) { CU(prefill_gdn_gated_norm(&g, 0)); }, 16), 0,
-             t * 4096 * 10);
+             t * 4096 * 12);
         prefill_attention_args at = {};
         at.n_tokens = n, at.n_query_heads = 16, at.n_kv_heads = 2;
         at.projected = projected, at.projected_stride = ATTENTION_ROWS;
         at.q_norm = factor, at.k_norm = factor, at.eps = 1e-6f;
         at.cosines = u32, at.sines = u32;
         at.kv = kv_layer{kv, blocks, 4 * 65536, 65536, 2 * 65536};
-        at.q = h, at.mixed = u16;
+        at.q = h, at.mixed = split;
         line("attention norms, cache", 10,
              time_of([&](int) { CU(prefill_attention_prepare(&at, 0)); }, 16), 0,
              t * (ATTENTION_ROWS * 4 - 4096 * 4 + 5120 * 2));

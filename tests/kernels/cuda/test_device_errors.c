@@ -80,9 +80,10 @@ cudaError_t __wrap___cudaLaunchKernel(cudaKernel_t k, dim3 grid, dim3 block, voi
 cudaError_t __wrap___cudaLaunchKernel(cudaKernel_t k, dim3 grid, dim3 block, void **arguments,
                                       size_t shared, cudaStream_t s)
 {
-    pending = injected("kernel<<<>>>");
-    if (pending != cudaSuccess) return pending;
-    return __real___cudaLaunchKernel(k, grid, block, arguments, shared, s);
+    cudaError_t status = injected("kernel<<<>>>");
+    if (status == cudaSuccess)
+        return __real___cudaLaunchKernel(k, grid, block, arguments, shared, s);
+    return pending = status; /* until somebody asks, whatever is launched behind it */
 }
 cudaError_t __real_cudaGetLastError(void);
 cudaError_t __wrap_cudaGetLastError(void);
