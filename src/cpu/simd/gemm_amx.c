@@ -6,38 +6,27 @@
  * four products for four loads: in 64 cycles L2 gives 2 KB of inputs and L1 2 KB of weights.
  *
  * 32 rows by 256 columns are dequantised, 16 KB, and multiplied with all inputs before the next:
- * small enough to stay in L1 beside the inputs that stream through it. What limits all of this is
- * the way between L1 and L2, half a line a cycle, so weights written to L2, or dequantised between
- * the products into a second buffer, which L1 does not hold as well, cost more than they save. The
- * codes of the 32 rows after these are asked for while these are dequantised, a line at a time:
- * left to the hardware, which stops at every page, they come at half the rate.
- *
- * Dequantising: a 16-bit word of codes holds four columns. The 32 words of two groups, shifted by
- * 0, 4, 8 or 12 bits, are indices into a table of 2 x 16 bf16 values, the upper half for the second
- * group: one look-up (vpermw) gives 32 weights. So the columns of a step are 4 l + j of one group
- * and 4 l + j of the next, l < 16, and the inputs are packed in that order. About 20 instructions
- * for 128 weights, shared by all inputs. An odd last group takes two steps of its own.
+ * small enough to stay in L1 beside the inputs that stream through it, loaded as what will not be
+ * needed again. What limits all of this is the way between L1 and L2, half a line a cycle, so
+ * weights written to L2, or dequantised into a second buffer of that size, which L1 does not hold
+ * as well, cost more than they save. Where there are 32 inputs or less, blocks of 128 columns do,
+ * and the next one is dequantised between the products of this one, two rows after each. The codes
+ * of the 32 rows after these are asked for while these are dequantised, a line at a time: left to
+ * the hardware, which stops at every page, they come at half the rate.
  *
  * A sum runs over its columns in one order, whatever the number of inputs and wherever they stand.
  */
 #include "base/numbers.h"
-#include "cpu/simd/amx.h"
+#include "cpu/simd/dequantize_amx.h"
 
 #include <assert.h>
-#include <string.h>
 
 enum {
-    ROW_TILES = 2,
     PAIR_TILES = 2,                  /* tiles of inputs at a time */
     PAIR_INPUTS = PAIR_TILES * TILE, /* inputs at a time */
-    ROWS = ROW_TILES * TILE,         /* weight rows at a time */
-    COLS = 256,                      /* columns dequantised at a time */
-    STEPS = COLS / STEP,
-    PAIR = 2 * QUANT_GROUP, /* columns of a pair of groups: four steps */
-    BLOCK_INPUTS = 256,     /* inputs per pass over the weights: 1 MB of 2,048 columns in L2 */
+    FEW_INPUTS = PAIR_INPUTS,        /* so many or less in blocks of a pair of groups */
+    BLOCK_INPUTS = 256, /* inputs per pass over the weights: 1 MB of 2,048 columns in L2 */
     BLOCK_PAIRS = BLOCK_INPUTS / PAIR_INPUTS,
-    VALUE_GROUPS = 16, /* groups of a row whose scales are widened at a time */
-    LINE = 64,
 };
 
 /* ---- packing ---- */
@@ -95,120 +84,6 @@ void pack_input_bf16_amx(const float *x, int64_t x_stride, const int32_t *rows, 
     }
 }
 
-/* ---- dequantisation ---- */
-
-/* Weights of ROWS rows by COLS columns: [step][row tile][16][32]. */
-typedef uint16_t weight_block[STEPS][ROW_TILES][TILE][STEP];
-enum { STEP_STRIDE = ROW_TILES * TILE_ELEMENTS }; /* elements from one step to the next */
-
-/* f32 scales and biases of ROWS rows' next groups: one conversion for 16 where each pair of groups
- * would need four instructions of the two ports that dequantising is limited by. */
-typedef struct group_values {
-    float scales[ROWS][VALUE_GROUPS], biases[ROWS][VALUE_GROUPS];
-} group_values;
-
-ALWAYS_INLINE __m512 widen_bf16(const mapped_bf16 *p, __mmask16 mask)
-{
-    __m256i x = _mm256_maskz_loadu_epi16(mask, p);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
-}
-
-/* Of n_rows rows from `row` on, the groups from column `col` on. */
-static void widen_groups(const matrix *w, int32_t row, int32_t n_rows, int32_t col,
-                         group_values *out)
-{
-    int32_t groups = (w->cols - col) / QUANT_GROUP;
-    __mmask16 mask = groups < VALUE_GROUPS ? (__mmask16)((1u << groups) - 1) : 0xffff;
-    size_t first = ((size_t)row * (size_t)w->cols + (size_t)col) / QUANT_GROUP;
-    for (int32_t i = 0; i < n_rows; i++, first += (size_t)w->cols / QUANT_GROUP) {
-        _mm512_store_ps(out->scales[i], widen_bf16(w->scales + first, mask));
-        _mm512_store_ps(out->biases[i], widen_bf16(w->biases + first, mask));
-    }
-}
-
-/* A group's values in f32, by code. */
-ALWAYS_INLINE __m512 code_values(float scale, float bias)
-{
-    const __m512 iota = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    return _mm512_fmadd_ps(iota, _mm512_set1_ps(scale), _mm512_set1_ps(bias));
-}
-
-/* 128 columns of a row, two groups, four steps; scales and biases of the two. */
-ALWAYS_INLINE void load_pair(const uint8_t *codes, const float *scales, const float *biases,
-                             uint16_t *out)
-{
-    const __m512i low = _mm512_set1_epi16(15);
-    /* Words of the second group look into the upper half of the table. */
-    const __m512i half = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(16), 1);
-    __m512i table = (__m512i)_mm512_cvtne2ps_pbh(code_values(scales[1], biases[1]),
-                                                 code_values(scales[0], biases[0]));
-    __m512i v = _mm512_loadu_si512(codes);
-    /* (v & 15) | half in one instruction */
-    __m512i i0 = _mm512_ternarylogic_epi32(v, low, half, 0xea);
-    __m512i i1 = _mm512_ternarylogic_epi32(_mm512_srli_epi16(v, 4), low, half, 0xea);
-    __m512i i2 = _mm512_ternarylogic_epi32(_mm512_srli_epi16(v, 8), low, half, 0xea);
-    __m512i i3 = _mm512_or_si512(_mm512_srli_epi16(v, 12), half);
-    _mm512_store_si512(out, _mm512_permutexvar_epi16(i0, table));
-    _mm512_store_si512(out + STEP_STRIDE, _mm512_permutexvar_epi16(i1, table));
-    _mm512_store_si512(out + 2 * STEP_STRIDE, _mm512_permutexvar_epi16(i2, table));
-    _mm512_store_si512(out + 3 * STEP_STRIDE, _mm512_permutexvar_epi16(i3, table));
-}
-
-/* 64 columns, an odd last group: two steps. */
-static void load_last_group(const uint8_t *codes, float scale, float bias, uint16_t *out)
-{
-    const __m512i low = _mm512_set1_epi16(15);
-    const __m512i shift = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(4), 1);
-    __m512 values = code_values(scale, bias);
-    __m512i table = (__m512i)_mm512_cvtne2ps_pbh(values, values);
-    __m512i v = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)codes));
-    __m512i i0 = _mm512_and_si512(_mm512_srlv_epi16(v, shift), low);
-    __m512i i1 = _mm512_and_si512(_mm512_srlv_epi16(_mm512_srli_epi16(v, 8), shift), low);
-    _mm512_store_si512(out, _mm512_permutexvar_epi16(i0, table));
-    _mm512_store_si512(out + STEP_STRIDE, _mm512_permutexvar_epi16(i1, table));
-}
-
-/* Rows [row, row + n_rows), up to ROWS, of columns [col, col + n_cols), up to COLS; the block's
- * further rows are zeros. The same columns of n_next rows behind the block are asked for. */
-static void dequantize_block(const matrix *w, int32_t row, int32_t n_rows, int32_t n_next,
-                             int32_t col, int32_t n_cols, const group_values *values,
-                             weight_block out)
-{
-    const size_t ahead = (size_t)ROWS * (size_t)w->cols / 2;
-    const int32_t in_values = col / QUANT_GROUP % VALUE_GROUPS;
-    for (int32_t i = 0; i < n_rows; i++) {
-        size_t group = ((size_t)(row + i) * (size_t)w->cols + (size_t)col) / QUANT_GROUP;
-        const uint8_t *codes = (const uint8_t *)w->codes + group * (QUANT_GROUP / 2);
-        const float *scales = values->scales[i] + in_values,
-                    *biases = values->biases[i] + in_values;
-        uint16_t *to = out[0][i / TILE][i % TILE];
-        int32_t left = n_cols / QUANT_GROUP;
-        for (; left > 1; left -= 2) {
-            if (i < n_next) _mm_prefetch((const char *)codes + ahead, _MM_HINT_T1);
-            load_pair(codes, scales, biases, to);
-            codes += QUANT_GROUP; /* the bytes of two groups */
-            scales += 2;
-            biases += 2;
-            to += 4 * STEP_STRIDE;
-        }
-        if (left) load_last_group(codes, *scales, *biases, to);
-    }
-    for (int32_t i = n_rows; i < ROWS; i++)
-        for (int32_t s = 0; s < n_cols / STEP; s++)
-            memset(out[s][i / TILE][i % TILE], 0, STEP * sizeof(uint16_t));
-    settle_memory();
-}
-
-/* Asks for the scales and biases of n_rows rows from `row` on. */
-static void prefetch_values(const matrix *w, int32_t row, int32_t n_rows)
-{
-    size_t groups = (size_t)w->cols / QUANT_GROUP, first = (size_t)row * groups;
-    for (size_t i = 0; n_rows > 0 && i < (size_t)n_rows * groups; i += LINE / sizeof(mapped_bf16)) {
-        _mm_prefetch((const char *)(w->scales + first + i), _MM_HINT_T1);
-        _mm_prefetch((const char *)(w->biases + first + i), _MM_HINT_T1);
-    }
-}
-
 /* ---- products ---- */
 
 typedef float sum_tile[TILE][TILE];                /* [row][input] */
@@ -221,12 +96,12 @@ ALWAYS_INLINE void multiply(weight_block weights, int32_t n_steps, const uint16_
 {
     for (int32_t s = 0; s < n_steps; s++) {
         _tile_loadd(4, weights[s][0], 64);
-        _tile_loadd(6, inputs + s * TILE_ELEMENTS, 64);
+        _tile_stream_loadd(6, inputs + s * TILE_ELEMENTS, 64);
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(5, weights[s][1], 64);
         _tile_dpbf16ps(2, 5, 6);
         if (n_tiles == 2) {
-            _tile_loadd(7, inputs + tile_elements + s * TILE_ELEMENTS, 64);
+            _tile_stream_loadd(7, inputs + tile_elements + s * TILE_ELEMENTS, 64);
             _tile_dpbf16ps(1, 4, 7);
             _tile_dpbf16ps(3, 5, 7);
         }
@@ -289,6 +164,139 @@ static void multiply_rows(const matrix *w, int32_t row, int32_t end, const uint1
     }
 }
 
+/* ---- few inputs ---- */
+
+/* Where one pair of input tiles is all, dequantising takes as long as the products: it is done
+ * beside them, a block of 128 columns ahead. The sums stay in their tiles. */
+typedef struct pipeline {
+    weight_block blocks[2];
+    group_values values; /* of the block ahead */
+    int turn;            /* the block that multiplies */
+} pipeline;
+
+/* Rows [row, end) of a matrix; none if w is NULL. */
+typedef struct row_range {
+    const matrix *w;
+    int32_t row, end;
+} row_range;
+
+/* The next row of a block ahead that is dequantised beside products. */
+typedef struct row_cursor {
+    const uint8_t *codes;
+    const float *scales, *biases;
+    uint16_t *to;
+    size_t row_bytes, ahead;
+} row_cursor;
+
+ALWAYS_INLINE void load_rows(row_cursor *c, int n)
+{
+    UNROLL for (int i = 0; i < n; i++)
+    {
+        _mm_prefetch((const char *)c->codes + c->ahead, _MM_HINT_T1);
+        load_pair(c->codes, c->scales, c->biases, c->to);
+        c->codes += c->row_bytes;
+        c->scales += VALUE_GROUPS;
+        c->biases += VALUE_GROUPS;
+        c->to += STEP;
+        settle_memory();
+    }
+}
+
+/* The block ahead: the first ROWS of `rows` from column `col` on. True if the cursor is to
+ * dequantise it, which needs all rows and columns; otherwise it is done. */
+static bool begin_block(pipeline *p, const row_range *rows, int32_t col, row_cursor *c)
+{
+    const matrix *w = rows->w;
+    int32_t left = rows->end - rows->row, n_rows = left < ROWS ? left : ROWS;
+    int32_t n_next = left - n_rows < ROWS ? left - n_rows : ROWS;
+    int32_t n_cols = w->cols - col < PAIR ? w->cols - col : PAIR;
+    uint16_t *to = p->blocks[p->turn ^ 1][0][0][0];
+    if (col == 0) prefetch_values(w, rows->row + ROWS, n_next);
+    if (col % (VALUE_GROUPS * QUANT_GROUP) == 0)
+        widen_groups(w, rows->row, n_rows, col, &p->values);
+    if (n_rows < ROWS || n_cols < PAIR) {
+        dequantize_block(w, rows->row, n_rows, n_next, col, n_cols, &p->values,
+                         p->blocks[p->turn ^ 1]);
+        return false;
+    }
+    const size_t row_bytes = (size_t)w->cols / 2;
+    const int32_t in_values = col / QUANT_GROUP % VALUE_GROUPS;
+    *c = (row_cursor){(const uint8_t *)w->codes + (size_t)rows->row * row_bytes + (size_t)col / 2,
+                      p->values.scales[0] + in_values,
+                      p->values.biases[0] + in_values,
+                      to,
+                      row_bytes,
+                      n_next == ROWS ? ROWS * row_bytes : 0};
+    return true;
+}
+
+/* Tiles 0 to 3 += two row tiles x n_tiles (1 or 2, a constant) input tiles over a block of 128
+ * columns, while the cursor's block is dequantised. */
+ALWAYS_INLINE void multiply_and_load(weight_block weights, const uint16_t *inputs, int n_tiles,
+                                     size_t tile_elements, row_cursor from)
+{
+    enum { PAIR_STEPS = PAIR / STEP, AT_ONCE = ROWS / PAIR_STEPS / 4 };
+    row_cursor c = from;
+    for (int32_t s = 0; s < PAIR_STEPS; s++) {
+        _tile_loadd(4, weights[s][0], 64);
+        _tile_stream_loadd(6, inputs + s * TILE_ELEMENTS, 64);
+        if (n_tiles == 2) _tile_stream_loadd(7, inputs + tile_elements + s * TILE_ELEMENTS, 64);
+        _tile_loadd(5, weights[s][1], 64);
+        _tile_dpbf16ps(0, 4, 6);
+        load_rows(&c, AT_ONCE);
+        _tile_dpbf16ps(2, 5, 6);
+        load_rows(&c, AT_ONCE);
+        if (n_tiles == 2) _tile_dpbf16ps(1, 4, 7);
+        load_rows(&c, AT_ONCE);
+        if (n_tiles == 2) _tile_dpbf16ps(3, 5, 7);
+        load_rows(&c, AT_ONCE);
+    }
+}
+
+/* sums of the first ROWS of `rows`, whose first block is dequantised, times n <= FEW_INPUTS inputs;
+ * then the first block of `next` is. */
+static void multiply_few(pipeline *p, const row_range *rows, const row_range *next,
+                         const uint16_t *packed, int32_t n, pair_sums *sums)
+{
+    const int32_t cols = rows->w->cols;
+    const size_t tile_elements = (size_t)cols * TILE;
+    zero_sums();
+    for (int32_t col = 0; col < cols; col += PAIR, p->turn ^= 1) {
+        int32_t n_steps = (cols - col < PAIR ? cols - col : PAIR) / STEP;
+        const uint16_t *inputs = packed + (size_t)col * TILE;
+        row_cursor c;
+        bool beside = false;
+        if (col + PAIR < cols)
+            beside = begin_block(p, rows, col + PAIR, &c);
+        else if (next->w)
+            beside = begin_block(p, next, 0, &c);
+        if (beside && n_steps < PAIR / STEP) {
+            load_rows(&c, ROWS);
+            beside = false;
+        }
+        uint16_t(*weights)[ROW_TILES][TILE][STEP] = p->blocks[p->turn];
+        if (beside && n > TILE)
+            multiply_and_load(weights, inputs, 2, tile_elements, c);
+        else if (beside)
+            multiply_and_load(weights, inputs, 1, tile_elements, c);
+        else if (n > TILE)
+            multiply(weights, n_steps, inputs, 2, tile_elements);
+        else
+            multiply(weights, n_steps, inputs, 1, tile_elements);
+        settle_memory();
+    }
+    store_sums(*sums);
+}
+
+/* The first block of all. */
+static void begin_few(pipeline *p, const row_range *first)
+{
+    row_cursor c;
+    p->turn = 1;
+    if (begin_block(p, first, 0, &c)) load_rows(&c, ROWS);
+    p->turn = 0;
+}
+
 /* ---- what becomes of the sums ---- */
 
 /* 16 values of a row of y, past the caches if they fill a line: y is far larger, and its lines
@@ -317,6 +325,20 @@ static void write_sums(pair_sums *sums, int32_t n_rows, int32_t n, float *y, int
     }
 }
 
+static void gemm_few(const matrix *w, int32_t begin, int32_t end, const uint16_t *packed, int32_t n,
+                     float *y, int64_t y_stride)
+{
+    _Alignas(64) pipeline p;
+    _Alignas(64) pair_sums sums;
+    const row_range all = {w, begin, end};
+    begin_few(&p, &all);
+    for (int32_t row = begin; row < end; row += ROWS) {
+        row_range rows = {w, row, end}, next = {row + ROWS < end ? w : NULL, row + ROWS, end};
+        multiply_few(&p, &rows, &next, packed, n, &sums);
+        write_sums(&sums, end - row < ROWS ? end - row : ROWS, n, y + row, y_stride);
+    }
+}
+
 void gemm_bf16_amx(const matrix *w, int32_t begin, int32_t end, const void *packed, int32_t n,
                    float *y, int64_t y_stride)
 {
@@ -326,6 +348,10 @@ void gemm_bf16_amx(const matrix *w, int32_t begin, int32_t end, const void *pack
     for (int32_t i = 0; i < n; i += BLOCK_INPUTS) {
         const uint16_t *x = (const uint16_t *)packed + (size_t)i * (size_t)w->cols;
         int32_t n_inputs = n - i < BLOCK_INPUTS ? n - i : BLOCK_INPUTS;
+        if (n_inputs <= FEW_INPUTS) {
+            gemm_few(w, begin, end, x, n_inputs, y + i * y_stride, y_stride);
+            continue;
+        }
         for (int32_t row = begin; row < end; row += ROWS) {
             multiply_rows(w, row, end, x, n_inputs, sums);
             write_sums(sums, end - row < ROWS ? end - row : ROWS, n_inputs, y + i * y_stride + row,
@@ -377,6 +403,34 @@ static void pack_gated(sum_tile gate, sum_tile up, int32_t row, int32_t n_rows, 
     }
 }
 
+/* Of rows [row, row + ROWS), for n inputs. */
+static void pack_gated_rows(pair_sums *gates, pair_sums *ups, int32_t row, int32_t n_rows,
+                            int32_t n, uint16_t *packed)
+{
+    for (int32_t t = 0; t * TILE < n; t++)
+        for (int r = 0; r < ROW_TILES; r++)
+            pack_gated(gates[t / PAIR_TILES][r][t % PAIR_TILES],
+                       ups[t / PAIR_TILES][r][t % PAIR_TILES], row + r * TILE, n_rows,
+                       packed + (size_t)t * TILE * (size_t)n_rows);
+}
+
+static void gemm_gated_few(const matrix *gate, const matrix *up, const uint16_t *packed, int32_t n,
+                           uint16_t *out)
+{
+    _Alignas(64) pipeline p;
+    _Alignas(64) pair_sums gates, ups;
+    const int32_t width = gate->rows;
+    const row_range all = {gate, 0, width};
+    begin_few(&p, &all);
+    for (int32_t row = 0; row < width; row += ROWS) {
+        row_range of_gate = {gate, row, width}, of_up = {up, row, width};
+        row_range next = {row + ROWS < width ? gate : NULL, row + ROWS, width};
+        multiply_few(&p, &of_gate, &of_up, packed, n, &gates);
+        multiply_few(&p, &of_up, &next, packed, n, &ups);
+        pack_gated_rows(&gates, &ups, row, width, n, out);
+    }
+}
+
 void gemm_gated_bf16_amx(const matrix *gate, const matrix *up, const void *packed, int32_t n,
                          void *out)
 {
@@ -388,14 +442,14 @@ void gemm_gated_bf16_amx(const matrix *gate, const matrix *up, const void *packe
         const uint16_t *x = (const uint16_t *)packed + (size_t)i * (size_t)gate->cols;
         uint16_t *h = (uint16_t *)out + (size_t)i * (size_t)width;
         int32_t n_inputs = n - i < BLOCK_INPUTS ? n - i : BLOCK_INPUTS;
+        if (n_inputs <= FEW_INPUTS) {
+            gemm_gated_few(gate, up, x, n_inputs, h);
+            continue;
+        }
         for (int32_t row = 0; row < width; row += ROWS) {
             multiply_rows(gate, row, width, x, n_inputs, gates);
             multiply_rows(up, row, width, x, n_inputs, ups);
-            for (int32_t t = 0; t * TILE < n_inputs; t++)
-                for (int r = 0; r < ROW_TILES; r++)
-                    pack_gated(gates[t / PAIR_TILES][r][t % PAIR_TILES],
-                               ups[t / PAIR_TILES][r][t % PAIR_TILES], row + r * TILE, width,
-                               h + (size_t)t * TILE * (size_t)width);
+            pack_gated_rows(gates, ups, row, width, n_inputs, h);
         }
     }
     _tile_release();
