@@ -212,9 +212,6 @@ static cudaError_t call_tap(backend *b, int32_t layer, int32_t n)
     return status;
 }
 
-/* Fewer rows are faster one after another: 870 tokens a second of two rows against 744. */
-enum { FEWEST_ROWS_TOGETHER = 3 };
-
 static token_args row_args(backend *b, int32_t first, int32_t end, bool head, int32_t i)
 {
     const model_config *c = &b->config;
@@ -242,21 +239,12 @@ static token_args row_args(backend *b, int32_t first, int32_t end, bool head, in
                         .bad_layer = d->bad_layer + i};
 }
 
-/* Layers [first, end) and perhaps the head: of all rows in one kernel, or of few one after another,
- * which is faster. The bits are the same. */
+/* Layers [first, end) and perhaps the head in one kernel. A row's bits are the same in both. */
 static cudaError_t run_token(backend *b, int32_t first, int32_t end, bool head, int32_t n)
 {
     token_rows_args a = {.n = n, .mail = b->d.mail};
-    cudaError_t status = cudaSuccess;
     for (int32_t i = 0; i < n; i++) a.rows[i] = row_args(b, first, end, head, i);
-    if (n >= FEWEST_ROWS_TOGETHER) return launch_token_rows(&a, b->stream);
-    for (int32_t i = 0; status == cudaSuccess && i < n; i++)
-        status = launch_token(&a.rows[i], b->stream);
-    return status;
-}
-static int32_t kernels_of_rows(int32_t n)
-{
-    return n >= FEWEST_ROWS_TOGETHER ? 1 : n;
+    return n == 1 ? launch_token(&a.rows[0], b->stream) : launch_token_rows(&a, b->stream);
 }
 
 /* In that kernel blocks wait for each other's results: in a GDN layer for x, projections, heads'
@@ -276,11 +264,11 @@ static cudaError_t run_tokens(backend *b, int32_t n)
         if (status == cudaSuccess) status = run_token(b, i, i + 1, false, n);
         operation op = c->is_attention[i] ? OP_ATTENTION_LAYER : OP_GDN_LAYER;
         int32_t waits = (c->is_attention[i] ? ATTENTION_WAITS : GDN_WAITS) + EXPERTS_WAITS;
-        cuda_profile_mark(b, op, kernels_of_rows(n));
-        cuda_profile_add_levels(b, op, kernels_of_rows(n) * (waits - 1));
+        cuda_profile_mark(b, op, 1);
+        cuda_profile_add_levels(b, op, waits - 1);
     }
     if (status == cudaSuccess) status = run_token(b, c->n_layers, c->n_layers, true, n);
-    cuda_profile_mark(b, OP_HEAD, kernels_of_rows(n));
+    cuda_profile_mark(b, OP_HEAD, 1);
     return status;
 }
 

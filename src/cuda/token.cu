@@ -122,7 +122,7 @@ __device__ static inline void run_layers(token_state &t)
         if (gdn) {
             const gdn_place at = place_gdn(t, l);
             load_state(t, past, at);
-            load_window(t, past, at, l);
+            load_window(t, past, at, l, threadIdx.x);
         }
         load_stream(t, v, first);
         scale_stream(t, v, factor);

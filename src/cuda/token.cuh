@@ -343,6 +343,13 @@ __device__ static inline float norm_factor(const token_state &t, int layer)
     return norm_factor(t, layer, threadIdx.x == 0);
 }
 
+/* A block's 16 columns of the residual stream to all blocks, two of them lane l's, l < 8. */
+__device__ static inline void tell_stream(const token_state &t, float2 x)
+{
+    const int lane = threadIdx.x % WARP;
+    uint64_t *to = t.a->mail->x[t.tag & 1] + block_index(t) * 16 + lane % 8 * 2;
+    if (lane < 8) store_tagged(to, x.x, t.tag), store_tagged(to + 1, x.y, t.tag);
+}
 /* Two of the block's 16 columns, by a lane of its first warp: 2 (lane % 8) and the next. x there
  * with what the last half of a layer adds, in a fixed order; to all blocks. */
 __device__ static inline float2 add_partial(const token_state &t, float2 x)
@@ -360,8 +367,7 @@ __device__ static inline float2 add_partial(const token_state &t, float2 x)
     v[0].x += __shfl_xor_sync(0xffffffffu, v[0].x, 16);
     v[0].y += __shfl_xor_sync(0xffffffffu, v[0].y, 16);
     x.x += v[0].x, x.y += v[0].y;
-    uint64_t *to = m.x[t.tag & 1] + block_index(t) * 16 + lane % 8 * 2;
-    if (lane < 8) store_tagged(to, x.x, t.tag), store_tagged(to + 1, x.y, t.tag);
+    tell_stream(t, x);
     return x;
 }
 
@@ -389,13 +395,18 @@ __device__ static inline void load_stream(const token_state &t, float2 (&v)[2], 
     __syncwarp();
 }
 
+/* The lane's squares; what is fused is said, as in weigh_products. */
+__device__ static inline float square_of(const float2 (&v)[2])
+{
+    return __fmaf_rn(v[0].x, v[0].x, __fmul_rn(v[0].y, v[0].y)) +
+           __fmaf_rn(v[1].x, v[1].x, __fmul_rn(v[1].y, v[1].y));
+}
 /* Times the norm's factors; leaves the sum of the squares for norm_factor: what the norm divides by
  * comes after the products. */
 __device__ static inline void scale_stream(const token_state &t, float2 (&v)[2],
                                            const float2 (&factor)[2])
 {
-    const float square =
-        warp_sum(v[0].x * v[0].x + v[0].y * v[0].y + (v[1].x * v[1].x + v[1].y * v[1].y));
+    const float square = warp_sum(square_of(v));
     if (threadIdx.x % WARP == 0) t.own->squares[threadIdx.x / WARP] = square;
 #pragma unroll
     for (int u = 0; u < 2; u++) v[u].x *= factor[u].x, v[u].y *= factor[u].y;

@@ -43,10 +43,10 @@ struct gdn_place {
     float *state, *window;
 };
 
-__device__ static inline gdn_place place_gdn(const token_state &t, const token_layer &l)
+/* Of number tid in convolve. */
+__device__ static inline gdn_place place_gdn(const token_state &t, const token_layer &l, int tid)
 {
     const token_args &a = *t.a;
-    const int tid = threadIdx.x;
     gdn_place p;
     p.value_head = 2 * t.team + t.rank / SLICES;
     float *layer = t.states + (size_t)l.mixer_index * a.store.layer_floats;
@@ -58,6 +58,11 @@ __device__ static inline gdn_place place_gdn(const token_state &t, const token_l
         p.channel = 2 * KEY_SIZE + p.value_head * GDN_HEAD_DIM + t.rank % SLICES * GDN_COLUMNS +
                     tid % GDN_COLUMNS;
     return p;
+}
+
+__device__ static inline gdn_place place_gdn(const token_state &t, const token_layer &l)
+{
+    return place_gdn(t, l, threadIdx.x);
 }
 
 /* A thread has rows first, first + 1 of the state, and of them columns 4 quad ... */
@@ -82,12 +87,12 @@ __device__ static inline void load_state(const token_state &t, gdn_past &p, cons
     }
 }
 __device__ static inline void load_window(const token_state &t, gdn_past &p, const gdn_place &at,
-                                          const token_layer &l)
+                                          const token_layer &l, int tid)
 {
     const int position = t.position;
     const float *taps = l.constants[0];
     p.before = 0, p.tap = 0;
-    if (threadIdx.x < CONV_THREADS) {
+    if (tid < CONV_THREADS) {
 #pragma unroll
         for (int i = 0; i < CONV_TAPS - 1; i++) {
             const int before = position - (CONV_TAPS - 1) + i;
@@ -138,29 +143,33 @@ __device__ static inline void project_gdn(token_state &t, const held_groups &x, 
     store_projected(t, layer);
 }
 
-/* Convolution of this block's channels, the gates. */
+/* What number tid of convolve has to wait for: its channel's projection, or (in a warp behind
+ * those) a lane's quarter of a gate. */
+__device__ static inline const uint64_t *convolved_of(const token_state &t, int tid)
+{
+    const token_mail &m = *t.a->mail;
+    if (tid >= CONV_THREADS) return m.gates[t.team] + tid % 16;
+    return m.projected[t.team] +
+           (tid < 2 * GDN_HEAD_DIM ? tid
+                                   : 2 * GDN_HEAD_DIM + t.rank * GDN_COLUMNS + tid % GDN_COLUMNS);
+}
+/* Convolution of this block's channels, the gates: numbers tid below CONV_THREADS + 32, a warp's
+ * following each other. */
 __device__ static inline void convolve(const token_state &t, const gdn_past &past,
-                                       const gdn_place &at)
+                                       const gdn_place &at, float x, int tid)
 {
     gdn_shared &s = t.own->gdn;
-    const token_mail &m = *t.a->mail;
-    const int tid = threadIdx.x, lane = tid % WARP, warp = tid / WARP;
+    const int lane = tid % WARP, warp = tid / WARP;
     if (tid < CONV_THREADS) {
-        const int from = tid < 2 * GDN_HEAD_DIM
-                             ? tid
-                             : 2 * GDN_HEAD_DIM + t.rank * GDN_COLUMNS + tid % GDN_COLUMNS;
-        const float x = await_value(m.projected[t.team] + from, t.tag);
-        __syncwarp();
         const float y = silu(past.before + past.tap * x);
         if (t.rank == 0 || tid >= 2 * GDN_HEAD_DIM)
             at.window[(size_t)(t.position % CONV_TAPS) * CHANNELS + at.channel] = x;
         s.qkv[tid] = y;
         const float square = warp_sum(y * y);
         if (lane == 0) s.small[warp] = square;
-    } else if (warp == CONV_THREADS / WARP) {
+    } else {
         /* Four quarters of a sum, 2 lanes apart; b's are in the lanes from 8 on. */
-        float gate = await_value(m.gates[t.team] + lane % 16, t.tag);
-        __syncwarp();
+        float gate = x;
         gate += __shfl_xor_sync(0xffffffffu, gate, 2);
         gate += __shfl_xor_sync(0xffffffffu, gate, 4);
         const float rate = __shfl_sync(0xffffffffu, gate, t.rank / SLICES) + past.bias;
@@ -190,24 +199,28 @@ __device__ static inline float4 delta_of(const gdn_shared &s, int quad)
                        beta * (v.z - decay * p.z), beta * (v.w - decay * p.w));
 }
 
-/* One step of the recurrence: S^T k and S^T q in one pass, as in gdn.cu. */
-__device__ static inline void recur(const token_state &t, gdn_past &past, const gdn_place &at)
+/* The thread's keys, what q and k are multiplied by. */
+struct gdn_keys {
+    float k[STATE_ROWS], q_scale, k_scale;
+};
+/* One step of the recurrence: S^T k and S^T q in one pass, as in gdn.cu. First the sums of warps
+ * ...
+ */
+__device__ static inline void sum_states(const token_state &t, const gdn_past &past, gdn_keys &keys)
 {
     gdn_shared &s = t.own->gdn;
     const int tid = threadIdx.x, lane = tid % WARP, warp = tid / WARP;
     const state_place own = place_state();
-    const float decay = s.small[DECAY];
-    const float q_scale =
-        0.08838834764831845f *
-        inverse_root_finite(s.small[0] + s.small[1] + s.small[2] + s.small[3] + 1e-6f);
-    const float k_scale =
-        inverse_root_finite(s.small[4] + s.small[5] + s.small[6] + s.small[7] + 1e-6f);
-    float kk[STATE_ROWS], sums[8] = {0, 0, 0, 0, 0, 0, 0, 0}; /* S^T k, S^T q */
+    keys.q_scale = 0.08838834764831845f *
+                   inverse_root_finite(s.small[0] + s.small[1] + s.small[2] + s.small[3] + 1e-6f);
+    keys.k_scale = inverse_root_finite(s.small[4] + s.small[5] + s.small[6] + s.small[7] + 1e-6f);
+    float sums[8] = {0, 0, 0, 0, 0, 0, 0, 0}; /* S^T k, S^T q */
+    float(&kk)[STATE_ROWS] = keys.k;
 #pragma unroll
     for (int r = 0; r < STATE_ROWS; r++) {
         const float4 e = past.state[r];
-        const float q = s.qkv[own.first + r] * q_scale;
-        kk[r] = s.qkv[GDN_HEAD_DIM + own.first + r] * k_scale;
+        const float q = s.qkv[own.first + r] * keys.q_scale;
+        kk[r] = s.qkv[GDN_HEAD_DIM + own.first + r] * keys.k_scale;
         sums[0] += e.x * kk[r], sums[1] += e.y * kk[r], sums[2] += e.z * kk[r],
             sums[3] += e.w * kk[r];
         sums[4] += e.x * q, sums[5] += e.y * q, sums[6] += e.z * q, sums[7] += e.w * q;
@@ -226,13 +239,22 @@ __device__ static inline void recur(const token_state &t, gdn_past &past, const 
     if ((lane & 2) == 0)
         s.sums[lane / 16][warp / 4][own.quad * 4 + (lane & 8 ? 2 : 0) + (lane & 4 ? 1 : 0)] =
             sums[0];
-    sync_threads<CONSUMER_THREADS>();
+}
+/* ... then, behind a barrier, the output and the new state. */
+__device__ static inline void end_step(const token_state &t, const gdn_past &past,
+                                       const gdn_place &at, const gdn_keys &keys)
+{
+    gdn_shared &s = t.own->gdn;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const state_place own = place_state();
+    const float decay = s.small[DECAY];
+    const float(&kk)[STATE_ROWS] = keys.k;
     if (warp == 0) { /* a column of the output each */
         float qk = 0, p = 0, o = 0;
 #pragma unroll
         for (int j = 0; j < 4; j++)
             qk += s.qkv[lane + j * WARP] * s.qkv[GDN_HEAD_DIM + lane + j * WARP];
-        qk = warp_sum(qk) * q_scale * k_scale;
+        qk = warp_sum(qk) * keys.q_scale * keys.k_scale;
 #pragma unroll
         for (int g = 0; g < GDN_ROW_GROUPS; g++) p += s.sums[0][g][lane], o += s.sums[1][g][lane];
         o = decay * o + qk * (s.small[BETA] * (s.qkv[2 * GDN_HEAD_DIM + lane] - decay * p));
@@ -279,9 +301,16 @@ __device__ static inline void mix_gdn(token_state &t, const token_layer &l, int 
     out_factor[0] = ((const float2 *)l.constants[3])[lane];
     out_factor[1] = ((const float2 *)l.constants[3])[WARP + lane];
     project_gdn(t, x, layer);
-    convolve(t, past, at);
+    if (threadIdx.x < CONV_THREADS + WARP) {
+        const float v = await_value(convolved_of(t, threadIdx.x), t.tag);
+        __syncwarp();
+        convolve(t, past, at, v, threadIdx.x);
+    }
     sync_threads<CONSUMER_THREADS>();
-    recur(t, past, at);
+    gdn_keys keys;
+    sum_states(t, past, keys);
+    sync_threads<CONSUMER_THREADS>();
+    end_step(t, past, at, keys);
     if (warp < HEAD_GROUPS) gate_group(t, warp, out_factor);
     sync_threads<CONSUMER_THREADS>();
     multiply_out(t);

@@ -88,6 +88,62 @@ __device__ static inline void fill_ring(token_state &t, const token_rows_args &a
 
 /* ---- the others ---- */
 
+/* All rows' convolutions, a warp's part of one row at a time. */
+__device__ static inline void convolve_rows(token_state &t, const token_rows_args &a,
+                                            const token_layer &l)
+{
+    enum { PARTS = CONV_THREADS / WARP + 1 };
+#pragma unroll 1
+    for (int i = threadIdx.x / WARP; i < a.n * PARTS; i += CONSUMERS) {
+        const int tid = i % PARTS * WARP + threadIdx.x % WARP;
+        gdn_past past;
+        select_row(t, a, i / PARTS);
+        const gdn_place at = place_gdn(t, l, tid);
+        load_window(t, past, at, l, tid);
+        const float x = await_value(convolved_of(t, tid), t.tag);
+        __syncwarp();
+        convolve(t, past, at, x, tid);
+    }
+}
+
+/* Rows whose latencies overlap. */
+enum { RECUR_TOGETHER = 2 };
+
+__device__ static inline void recur_rows(token_state &t, const token_rows_args &a,
+                                         const token_layer &l)
+{
+    gdn_past past[RECUR_TOGETHER], next[RECUR_TOGETHER];
+#pragma unroll
+    for (int i = 0; i < RECUR_TOGETHER; i++) {
+        select_row(t, a, min(i, a.n - 1));
+        load_state(t, next[i], place_gdn(t, l));
+    }
+    sync_threads<CONSUMER_THREADS>();
+#pragma unroll 1
+    for (int r = 0; r < a.n; r += RECUR_TOGETHER) {
+        gdn_keys keys[RECUR_TOGETHER];
+#pragma unroll
+        for (int i = 0; i < RECUR_TOGETHER; i++) {
+            past[i] = next[i];
+            select_row(t, a, min(r + RECUR_TOGETHER + i, a.n - 1));
+            if (r + RECUR_TOGETHER < a.n) load_state(t, next[i], place_gdn(t, l));
+        }
+#pragma unroll
+        for (int i = 0; i < RECUR_TOGETHER; i++) {
+            if (r + i >= a.n) break;
+            t.own = &t.s->rows[r + i];
+            sum_states(t, past[i], keys[i]);
+        }
+        sync_threads<CONSUMER_THREADS>();
+#pragma unroll
+        for (int i = 0; i < RECUR_TOGETHER; i++) {
+            if (r + i >= a.n) break;
+            select_row(t, a, r + i);
+            end_step(t, past[i], place_gdn(t, l), keys[i]);
+        }
+    }
+}
+
 __device__ static inline void mix_gdn(token_state &t, const token_rows_args &a,
                                       const token_layer &l, int layer, const held_rows &x)
 {
@@ -95,11 +151,6 @@ __device__ static inline void mix_gdn(token_state &t, const token_rows_args &a,
     float2 out_factor[2];
     out_factor[0] = ((const float2 *)l.constants[3])[lane];
     out_factor[1] = ((const float2 *)l.constants[3])[WARP + lane];
-    gdn_past past, next;
-    select_row(t, a, 0);
-    load_window(t, next, place_gdn(t, l), l);
-#pragma unroll 1
-    for (int strip = 0; strip < HEAD_STRIPS; strip += 2) multiply_strips_rows(t, x, strip, 2, a.n);
     const int own = warp - t.rank % 4 * 4; /* the warp's place among those with these columns */
     const unsigned char *gates = take_stage(t) + 2 * own * (int)W4_BLOCK_BYTES;
     if (own >= 0 && own < 4) {
@@ -114,40 +165,19 @@ __device__ static inline void mix_gdn(token_state &t, const token_rows_args &a,
         select_row(t, a, r);
         store_projected(t, layer);
     }
-#pragma unroll 1
-    for (int r = 0; r < a.n; r++) {
-        past = next;
-        select_row(t, a, min(r + 1, a.n - 1));
-        load_window(t, next, place_gdn(t, l), l);
-        select_row(t, a, r);
-        convolve(t, past, place_gdn(t, l));
-    }
-    select_row(t, a, 0);
-    load_state(t, next, place_gdn(t, l));
-    sync_threads<CONSUMER_THREADS>();
-#pragma unroll 1
-    for (int r = 0; r < a.n; r++) {
-        past = next;
-        select_row(t, a, min(r + 1, a.n - 1));
-        load_state(t, next, place_gdn(t, l));
-        select_row(t, a, r);
-        recur(t, past, place_gdn(t, l));
-    }
+    convolve_rows(t, a, l);
+    recur_rows(t, a, l);
 #pragma unroll 1
     for (int r = warp / HEAD_GROUPS; r < a.n; r += CONSUMERS / HEAD_GROUPS) {
         select_row(t, a, r);
         gate_group(t, warp % HEAD_GROUPS, out_factor);
     }
-    sync_threads<CONSUMER_THREADS>();
-    multiply_out_rows(t, a);
 }
 
 __device__ static inline void mix_attention(token_state &t, const token_rows_args &a,
-                                            const token_layer &l, int layer, const held_rows &x)
+                                            const token_layer &l, int layer)
 {
     const int warp = threadIdx.x / WARP, n = attention_strips(t);
-#pragma unroll 1
-    for (int i = 0; i < n; i += 2) multiply_strips_rows(t, x, i, min(n - i, 2), a.n);
     sync_threads<CONSUMER_THREADS>();
 #pragma unroll 1
     for (int r = 0; r < a.n; r++) {
@@ -181,8 +211,6 @@ __device__ static inline void mix_attention(token_state &t, const token_rows_arg
         select_row(t, a, r);
         share_attended(t, warp % HEAD_GROUPS);
     }
-    sync_threads<CONSUMER_THREADS>();
-    multiply_out_rows(t, a);
 }
 
 /* The rows' experts, and their weights: a warp a row; another one its shared expert's. */
@@ -251,8 +279,6 @@ __device__ static inline void run_moe(token_state &t, const token_rows_args &a, 
                                       const held_rows &x)
 {
     const int warp = threadIdx.x / WARP, n_units = CHOSEN_UNITS + has_shared(t);
-    choose_rows(t, a, layer);
-    if (has_shared(t)) multiply_strips_rows(t, x, CHOSEN_UNITS, 1, a.n);
 #pragma unroll 1
     for (int r = 0; r < a.n; r++) {
         held_groups h;
@@ -330,18 +356,32 @@ __device__ static inline void run_layers(token_state &t, const token_rows_args &
         held_rows x;
         load_norm(factor, last ? a.rows[0].final_norm : experts ? l.post_norm : l.input_norm);
         load_rows(t, a, x, own, factor, half == first, experts ? take_stage(t) : NULL);
-        if (experts) give_stage(t);
+        if (experts) {
+            give_stage(t);
+            sync_threads<CONSUMER_THREADS>();
+            choose_rows(t, a, half / 2);
+        }
+        /* What all rows are multiplied by: projections, or the shared expert's gate and up. */
+        const int n_strips = last             ? 0
+                             : experts        ? has_shared(t)
+                             : l.is_attention ? attention_strips(t)
+                                              : HEAD_STRIPS;
+#pragma unroll 1
+        for (int i = 0; i < n_strips; i += 2)
+            multiply_strips_rows(t, x, experts ? CHOSEN_UNITS : i, min(n_strips - i, 2), a.n);
         if (last) {
             if (warp < a.n && lane < 8)
                 ((float2 *)(a.rows[warp].x + block_index(t) * 16))[lane] = own;
             if (a.rows[0].logits) run_head(t, a, x);
         } else if (experts) {
-            sync_threads<CONSUMER_THREADS>();
             run_moe(t, a, half / 2, x);
-        } else if (l.is_attention) {
-            mix_attention(t, a, l, half / 2, x);
         } else {
-            mix_gdn(t, a, l, half / 2, x);
+            if (l.is_attention)
+                mix_attention(t, a, l, half / 2);
+            else
+                mix_gdn(t, a, l, half / 2, x);
+            sync_threads<CONSUMER_THREADS>();
+            multiply_out_rows(t, a);
         }
         t.tag++;
     }

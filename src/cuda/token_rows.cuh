@@ -84,26 +84,20 @@ __device__ static inline void store_parts(const token_state &t, const float2 (&v
     }
 }
 
-/* As multiply_strips, for all rows. */
+/* As multiply_strips, for all rows. Loops, here and below: the kernel's code has to fit a cache of
+ * instructions, and whatever is written out for each row is fetched anew in every layer. */
 __device__ static inline void multiply_strips_rows(token_state &t, const held_rows &x, int strip,
                                                    int n, int n_rows)
 {
     const int warp = threadIdx.x / WARP;
-    const unsigned char *first = take_stage(t) + 2 * warp * W4_BLOCK_BYTES;
-    float2 v[QUADS];
-    const strip_pair a = take_pair(first);
-    if (n == 1) {
-        give_stage(t);
-        multiply_pair(v, a, x, n_rows);
-        store_parts(t, v, strip, warp, n_rows);
-        return;
+    const unsigned char *blocks = take_stage(t) + 2 * warp * W4_BLOCK_BYTES;
+#pragma unroll 1
+    for (int i = 0; i < n; i++) {
+        float2 v[QUADS];
+        multiply_pair(v, take_pair(blocks + i * STRIP_BYTES), x, n_rows);
+        store_parts(t, v, strip + i, warp, n_rows);
     }
-    const strip_pair b = take_pair(first + STRIP_BYTES);
     give_stage(t);
-    multiply_pair(v, a, x, n_rows);
-    store_parts(t, v, strip, warp, n_rows);
-    multiply_pair(v, b, x, n_rows);
-    store_parts(t, v, strip + 1, warp, n_rows);
 }
 
 /* The shared groups first, first + 1 of all rows. */
@@ -207,49 +201,118 @@ __device__ static inline void hold_left(const token_state &t, held_rows &x)
         }
 }
 
+/* Rows whose inputs a warp takes at a time. */
+enum { BATCH = 2 };
+
+/* Asks for the warp's two groups of the residual stream of rows [r, r + BATCH); zero behind the
+ * last one. */
+__device__ static inline void ask_batch(const token_state &t, const token_rows_args &a, int r,
+                                        tagged_pair (&p)[BATCH][2])
+{
+    const int column = threadIdx.x / WARP * 2 * W4_GROUP + threadIdx.x % WARP * 2;
+    const uint64_t tag = (uint64_t)t.tag << 32;
+#pragma unroll
+    for (int i = 0; i < BATCH; i++)
+#pragma unroll
+        for (int g = 0; g < 2; g++) {
+            p[i][g] = {tag, tag};
+            if (r + i < a.n)
+                p[i][g] = load_tagged_pair(a.mail[r + i].x[t.tag & 1] + column + g * W4_GROUP);
+        }
+}
+__device__ static inline bool is_there(const token_state &t, const tagged_pair (&p)[BATCH][2])
+{
+    bool there = true;
+#pragma unroll
+    for (int i = 0; i < BATCH; i++)
+#pragma unroll
+        for (int g = 0; g < 2; g++)
+            there &= has_tag(p[i][g].first, t.tag) && has_tag(p[i][g].second, t.tag);
+    return there;
+}
+
+/* Two values of which a lane goes on with one, that with the bit `m` the second: what warp_sum adds
+ * in its round m. */
+__device__ static inline float add_half(float x, float y, int m)
+{
+    const bool upper = threadIdx.x & m;
+    const float keep = upper ? y : x, gone = upper ? x : y;
+    return keep + __shfl_xor_sync(0xffffffffu, gone, m);
+}
+/* warp_sum of a value of both rows of a batch: that of row lane / 16. */
+__device__ static inline float sum_batch(const float (&v)[BATCH])
+{
+    float sum = add_half(v[0], v[1], 16);
+#pragma unroll
+    for (int i = 8; i > 0; i /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, i);
+    return sum;
+}
+
+/* route_rows for a batch. */
+__device__ static inline void route_batch(const token_state &t, const unsigned char *stage, int r,
+                                          const float2 (&v)[BATCH][2])
+{
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    float half[BATCH];
+#pragma unroll
+    for (int i = 0; i < BATCH; i++)
+        half[i] = add_half(route_row(stage, 0, v[i]), route_row(stage, 1, v[i]), 16);
+    float sum = add_half(half[0], half[1], 8);
+#pragma unroll
+    for (int i = 4; i > 0; i /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, i);
+    if (lane % 8 == 0) t.s->rows[r + lane / 8 % 2].routed[lane / 16][warp] = sum;
+    if (!has_gate(t)) return;
+#pragma unroll
+    for (int i = 0; i < BATCH; i++) half[i] = route_row(stage, 2, v[i]);
+    sum = sum_batch(half);
+    if (lane % 16 == 0) t.s->rows[r + lane / 16].routed[2][warp] = sum;
+}
+
 /* The warp's two groups of the residual stream of all rows, times the norm's factors, rounded; with
  * a `router` stage its part of the router, too. Row r's 16 columns of the block are warp r's
- * `own`. What is behind the last row is the last row again. */
+ * `own`. */
 __device__ static inline void load_rows(token_state &t, const token_rows_args &a, held_rows &x,
                                         float2 &own, const float2 (&factor)[2], bool first,
                                         const unsigned char *router)
 {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const int column = warp * 2 * W4_GROUP + 2 * lane;
     if (warp < a.n) {
         select_row(t, a, warp);
-        if (first)
+        if (first) {
             own = __ldcg((const float2 *)(t.a->x + block_index(t) * 16) + lane % 8);
-        else
+            tell_stream(t, own);
+        } else {
             own = add_partial(t, own);
+        }
     }
+    tagged_pair p[BATCH][2];
+    ask_batch(t, a, 0, p);
 #pragma unroll 1
-    for (int r = 0; r < a.n; r += 4) {
-        float2 v[8];
-        const uint64_t *from[8];
+    for (int r = 0; r < a.n; r += BATCH) {
+        float2 v[BATCH][2];
+        float squares[BATCH];
+        while (!is_there(t, p)) ask_batch(t, a, r, p);
+        __syncwarp();
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int row = min(r + i, a.n - 1);
-            from[2 * i] = a.mail[row].x[t.tag & 1] + column;
-            from[2 * i + 1] = from[2 * i] + W4_GROUP;
-            if (first) {
-                const float2 *p = (const float2 *)(a.rows[row].x + column);
-                v[2 * i] = __ldcg(p), v[2 * i + 1] = __ldcg(p + W4_GROUP / 2);
-            }
-        }
-        if (!first) {
-            const uint64_t *const(&known)[8] = from;
-            await_pairs(v, known, t.tag);
-            __syncwarp();
-        }
+        for (int i = 0; i < BATCH; i++) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float2 u[2] = {v[2 * i], v[2 * i + 1]};
-            t.own = &t.s->rows[r + i];
-            scale_stream(t, u, factor);
-            if (router) route_rows(t, router, u);
-            leave_group(t, r + i, 0, u[0]);
-            leave_group(t, r + i, 1, u[1]);
+            for (int g = 0; g < 2; g++)
+                v[i][g] = make_float2(value_of(p[i][g].first), value_of(p[i][g].second));
+            squares[i] = square_of(v[i]);
+        }
+        if (r + BATCH < a.n) ask_batch(t, a, r + BATCH, p);
+        const float square = sum_batch(squares);
+        if (lane % 16 == 0) t.s->rows[r + lane / 16].squares[warp] = square;
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+#pragma unroll
+            for (int g = 0; g < 2; g++) v[i][g].x *= factor[g].x, v[i][g].y *= factor[g].y;
+        if (router) route_batch(t, router, r, v);
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            if (r + i >= a.n) break;
+            leave_group(t, r + i, 0, v[i][0]);
+            leave_group(t, r + i, 1, v[i][1]);
         }
     }
     __syncwarp();
