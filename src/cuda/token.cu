@@ -31,28 +31,37 @@
 #if TOKEN_KERNEL
 /* ---- the warp that fills the ring ---- */
 
-__device__ static inline void fill_moe(token_state &t, const token_layer &l, int next)
+/* Experts' strips are asked for inside the choice. Nothing is read ahead into the second-level
+ * cache: it would block exchanges while it comes. Down's columns are the others' to ask for
+ * (fetch_outer): they are told here of which experts, and when the stages are free. */
+__device__ static inline void fill_moe(token_state &t, const token_layer &l)
 {
     const int lane = threadIdx.x % WARP;
     fill_router(t, l);
     if (has_shared(t)) fill_shared_inner(t, l);
-    prefetch_next(t, next);
-    const weighed_choice c = choose_and_weigh(t);
-    if (lane % 2 == t.team / 8 && lane < TOKEN_CHOSEN) t.own->weights[lane / 2] = c.weight;
+    unsigned char *to = NULL;
+    const weighed_choice c = choose_and_weigh(t, [&](int slot, int expert) {
+        if (slot % 2 != slot_of(t, 0)) return;
+        const int second = slot / 2 % 2;
+        if (!second) to = free_stage(t, STAGE_BYTES);
+        if (lane == 0)
+            fill_piece(t, to + second * STRIP_BYTES, inner_strip(t, l, expert), STRIP_BYTES);
+        if (second) next_stage(t);
+    });
+    if (lane % 2 == t.team / 8 && lane < TOKEN_CHOSEN) {
+        t.own->weights[lane / 2] = c.weight;
+        t.s->chosen[0][lane / 2] = c.expert;
+    }
+    free_stage(t, CHOSEN_UNITS * OUTER_PIECE_BYTES);
+    next_stage(t);
     if (has_shared(t)) {
+        free_stage(t, OUTER_PIECE_BYTES);
+        next_stage(t);
         const float gate = await_value(t.a->mail->logits + TOKEN_MOST_EXPERTS, t.tag);
-        __syncwarp();
         if (lane == 0) t.own->weights[CHOSEN_UNITS] = sigmoid_finite(gate);
     }
-#pragma unroll 1
-    for (int i = 0; i < CHOSEN_UNITS; i += 2)
-        fill_inner(t, l, __shfl_sync(0xffffffffu, c.expert, slot_of(t, i + lane % 2)));
-    int expert[CHOSEN_UNITS / 2];
-#pragma unroll
-    for (int i = 0; i < CHOSEN_UNITS / 2; i++)
-        expert[i] = __shfl_sync(0xffffffffu, c.expert, slot_of(t, 2 * i + lane / 16));
-    fill_outer(t, l, expert);
-    if (has_shared(t)) fill_shared_outer(t, l);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(&t.s->all_chosen);
 }
 
 __device__ static inline void fill_ring(token_state &t)
@@ -68,7 +77,7 @@ __device__ static inline void fill_ring(token_state &t)
             fill_gdn(t, l);
         }
         t.tag++;
-        fill_moe(t, l, i + 1);
+        fill_moe(t, l);
         t.tag++;
     }
     if (t.a->logits) fill_head(t);
@@ -109,6 +118,8 @@ __device__ static inline void run_layers(token_state &t)
     float2 own = make_float2(0, 0);
 #pragma unroll 1
     for (int half = 2 * a.first; half <= 2 * a.end; half++) {
+        /* Or places of all kinds are computed once, and kept in memory. */
+        asm volatile("" : "+r"(t.rank), "+r"(t.team), "+r"(t.position), "+l"(t.own));
         const bool first = half == 2 * a.first, last = half == 2 * a.end;
         const bool experts = half % 2 && !last;
         const token_layer &l = t.s->layers[last ? 0 : half / 2];
@@ -131,7 +142,7 @@ __device__ static inline void run_layers(token_state &t)
             if (warp == 0 && lane < 8) ((float2 *)(a.x + block_index(t) * 16))[lane] = own;
             if (a.logits) run_head(t, x);
         } else if (experts) {
-            run_moe(t, half / 2, x, v);
+            run_moe(t, l, half / 2, x, v);
         } else if (gdn) {
             mix_gdn(t, l, half / 2, x, past);
         } else {
@@ -151,6 +162,7 @@ __global__ void __launch_bounds__(TOKEN_THREADS, 1)
     extern __shared__ __align__(128) unsigned char shared[];
     token_state t = {};
     t.s = (token_shared *)shared, t.own = t.s->rows;
+    if (threadIdx.x == 0) barrier_start(&t.s->all_chosen, 1);
     t.a = &a;
     t.rank = blockIdx.x % TOKEN_RANKS, t.team = blockIdx.x / TOKEN_RANKS;
     t.position = a.input->rows[a.row].position;

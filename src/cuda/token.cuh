@@ -86,10 +86,10 @@ struct token_shared {
     attention_shared attention; /* of one row at a time */
     token_layer layers[TOKEN_MOST_LAYERS];
     uint64_t full[STAGES], empty[STAGES];
-    /* Of several rows: */
-    row_place places[TOKEN_ROWS];
-    int chosen[TOKEN_ROWS][TOKEN_CHOSEN]; /* experts */
-    uint64_t all_chosen;                  /* a barrier */
+    int chosen[TOKEN_ROWS]
+              [TOKEN_CHOSEN];     /* experts: all; with one row those of the team's pieces */
+    uint64_t all_chosen;          /* a barrier */
+    row_place places[TOKEN_ROWS]; /* of several rows */
 };
 
 /* What is read 16 bytes at a time. */

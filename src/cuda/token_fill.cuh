@@ -151,16 +151,20 @@ __device__ static inline void prefetch_next(const token_state &t, int next)
 
 /* ---- experts ---- */
 
-/* Gate and up of the team's pieces i, i + 1 of chosen experts; lane l < 2 knows piece i + l's. */
-__device__ static inline void fill_inner(token_state &t, const token_layer &l, int expert)
+/* The block's strip of an expert's gate and up. */
+__device__ static inline const unsigned char *inner_strip(const token_state &t,
+                                                          const token_layer &l, int expert)
 {
     enum { STRIPS = TOKEN_WIDTH / 8 };
-    const int lane = threadIdx.x % WARP;
     const size_t strip = (size_t)(8 * group_of(t) + t.rank);
+    return l.inner + ((size_t)expert * STRIPS + strip) * STRIP_BYTES;
+}
+/* Those of the team's pieces i, i + 1 of chosen experts; lane l < 2 knows piece i + l's. */
+__device__ static inline void fill_inner(token_state &t, const token_layer &l, int expert)
+{
+    const int lane = threadIdx.x % WARP;
     unsigned char *to = free_stage(t, STAGE_BYTES);
-    if (lane < 2)
-        fill_piece(t, to + lane * STRIP_BYTES,
-                   l.inner + ((size_t)expert * STRIPS + strip) * STRIP_BYTES, STRIP_BYTES);
+    if (lane < 2) fill_piece(t, to + lane * STRIP_BYTES, inner_strip(t, l, expert), STRIP_BYTES);
     next_stage(t);
 }
 __device__ static inline void fill_shared_inner(token_state &t, const token_layer &l)
@@ -170,7 +174,11 @@ __device__ static inline void fill_shared_inner(token_state &t, const token_laye
 
 /* Columns of down: a block of 16 strips for each of the team's pieces. Lane l knows the expert of
  * piece l / 16, and of piece 2 + l / 16. */
-enum { OUTER_BLOCKS = TOKEN_WIDTH / W4_GROUP, OUTER_STRIPS = TOKEN_HIDDEN / W4_STRIP_ROWS };
+enum {
+    OUTER_BLOCKS = TOKEN_WIDTH / W4_GROUP,
+    OUTER_STRIPS = TOKEN_HIDDEN / W4_STRIP_ROWS,
+    OUTER_PIECE_BYTES = 16 * W4_BLOCK_BYTES,
+};
 __device__ static inline size_t outer_block(const token_state &t)
 {
     return (size_t)(t.rank * 16 + threadIdx.x % 16) * OUTER_BLOCKS + (size_t)group_of(t);

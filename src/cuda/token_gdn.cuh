@@ -83,7 +83,8 @@ __device__ static inline void load_state(const token_state &t, gdn_past &p, cons
     for (int i = 0; i < STATE_ROWS; i++) {
         p.state[i] = make_float4(0, 0, 0, 0);
         if (t.position > 0)
-            p.state[i] = ((const float4 *)at.state)[(own.first + i) * (GDN_COLUMNS / 4) + own.quad];
+            p.state[i] =
+                __ldcg((const float4 *)at.state + (own.first + i) * (GDN_COLUMNS / 4) + own.quad);
     }
 }
 __device__ static inline void load_window(const token_state &t, gdn_past &p, const gdn_place &at,

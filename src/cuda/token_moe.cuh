@@ -110,12 +110,14 @@ __device__ static inline int expert_of(int i)
 }
 
 /* The experts chosen, as choose_experts (choose.cuh) does, and their weights: those of slot l in
- * lane l < 8. Lanes sort their keys first, so that a round looks at one of each. */
+ * lane l < 8. Lanes sort their keys first, so that a round looks at one of each; each(slot, expert)
+ * is called by all lanes as soon as one is known. */
 struct weighed_choice {
     int expert;
     float weight;
 };
-__device__ static inline weighed_choice choose_and_weigh(const token_state &t)
+template <typename Each>
+__device__ static inline weighed_choice choose_and_weigh(const token_state &t, Each each)
 {
     enum { KEYS = TOKEN_MOST_EXPERTS / WARP };
     const int lane = threadIdx.x % WARP, n = t.a->n_experts;
@@ -150,9 +152,12 @@ __device__ static inline weighed_choice choose_and_weigh(const token_state &t)
 #pragma unroll 1
     for (int s = 0; s < TOKEN_CHOSEN; s++) {
         const uint32_t largest = __reduce_max_sync(0xffffffffu, keys[0]), own = first & 255;
-        const uint32_t best =
-            __reduce_min_sync(0xffffffffu, keys[0] == largest ? own : 0xffffffffu);
+        const uint32_t same = __ballot_sync(0xffffffffu, keys[0] == largest);
+        uint32_t best = __shfl_sync(0xffffffffu, own, __ffs((int)same) - 1);
+        if (same & (same - 1)) /* of equal ones the lowest */
+            best = __reduce_min_sync(0xffffffffu, keys[0] == largest ? own : 0xffffffffu);
         if (lane == s) c.expert = (int)best, mine = largest;
+        each(s, (int)best);
         if (own != best) continue;
         first = first >> 8 | second << 24, second >>= 8;
 #pragma unroll
@@ -190,13 +195,38 @@ __device__ static inline void share_inner(const token_state &t, int unit)
     share_group(t, unit, v[0], t.own->weights[unit]);
 }
 
-__device__ static inline void multiply_inner(token_state &t, const held_groups &x, float r)
+/* Down's columns of the team's pieces into the stage behind the next, those of the shared expert's
+ * into the one behind that: a block of the warp's strip for each. By all warps, since asking for a
+ * copy takes a warp some fifty cycles. The warp with the ring has said how many bytes will come,
+ * and of which experts. */
+__device__ static inline void fetch_outer(token_state t, const token_layer &l, int layer)
+{
+    enum { COLUMNS = TOKEN_WIDTH / W4_GROUP, STRIPS = TOKEN_HIDDEN / W4_STRIP_ROWS };
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    barrier_wait(&t.s->all_chosen, (uint32_t)(layer - t.a->first) & 1);
+    __syncwarp();
+    if (lane >= CHOSEN_UNITS + has_shared(t)) return;
+    const bool shared = lane == CHOSEN_UNITS;
+    next_stage(t);
+    if (shared) next_stage(t);
+    const size_t block = (size_t)(t.rank * CONSUMERS + warp) * COLUMNS + (size_t)group_of(t);
+    const unsigned char *from = l.shared_outer;
+    if (!shared) from = l.outer + (size_t)t.s->chosen[0][lane] * STRIPS * COLUMNS * W4_BLOCK_BYTES;
+    copy_bulk(t.s->ring[t.stage] + ((shared ? 0 : lane * CONSUMERS) + warp) * W4_BLOCK_BYTES,
+              from + block * W4_BLOCK_BYTES, W4_BLOCK_BYTES, &t.s->full[t.stage]);
+}
+
+__device__ static inline void multiply_inner(token_state &t, const held_groups &x, float r,
+                                             const token_layer &l, int layer)
 {
     const int warp = threadIdx.x / WARP;
     const int n_units = CHOSEN_UNITS + has_shared(t);
 #pragma unroll 1
     for (int i = has_shared(t) ? -2 : 0; i < CHOSEN_UNITS; i += 2) /* the shared one's is first */
+    {
         multiply_strips(t, x, i < 0 ? CHOSEN_UNITS : i, i < 0 ? 1 : 2);
+        if (i == 0) fetch_outer(t, l, layer); /* while the second pair comes */
+    }
     sync_threads<CONSUMER_THREADS>();
     if (warp / 2 < n_units) store_inner(t, warp / 2, warp % 2, r);
 }
@@ -223,8 +253,8 @@ __device__ static inline void multiply_outer(token_state &t)
     store_partial(t, sum);
 }
 
-__device__ static inline void run_moe(token_state &t, int layer, const held_groups &x,
-                                      const float2 (&v)[2])
+__device__ static inline void run_moe(token_state &t, const token_layer &l, int layer,
+                                      const held_groups &x, const float2 (&v)[2])
 {
     const int warp = threadIdx.x / WARP;
     route_rows(t, take_stage(t), v);
@@ -232,7 +262,7 @@ __device__ static inline void run_moe(token_state &t, int layer, const held_grou
     sync_threads<CONSUMER_THREADS>();
     const float r = norm_factor(t, layer);
     if (warp < 2) store_logits(t, warp == 1, r);
-    multiply_inner(t, x, r);
+    multiply_inner(t, x, r, l, layer);
     multiply_outer(t);
 }
 

@@ -222,7 +222,7 @@ __device__ static inline void choose_rows(token_state &t, const token_rows_args 
         select_row(t, a, row);
         store_logits(t, gate, norm_factor(t, layer, !gate && lane == 0));
         if (!gate) {
-            const weighed_choice c = choose_and_weigh(t);
+            const weighed_choice c = choose_and_weigh(t, [](int, int) {});
             if (lane % 2 == t.team / 8 && lane < TOKEN_CHOSEN) t.own->weights[lane / 2] = c.weight;
             if (lane < TOKEN_CHOSEN) t.s->chosen[row][lane] = c.expert;
         } else if (has_shared(t)) {
