@@ -60,8 +60,7 @@ __device__ static inline void fill_moe(token_state &t, const token_layer &l)
         const float gate = await_value(t.a->mail->logits + TOKEN_MOST_EXPERTS, t.tag);
         if (lane == 0) t.own->weights[CHOSEN_UNITS] = sigmoid_finite(gate);
     }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(&t.s->all_chosen);
+    barrier_arrive(&t.s->all_chosen);
 }
 
 __device__ static inline void fill_ring(token_state &t)
@@ -162,7 +161,7 @@ __global__ void __launch_bounds__(TOKEN_THREADS, 1)
     extern __shared__ __align__(128) unsigned char shared[];
     token_state t = {};
     t.s = (token_shared *)shared, t.own = t.s->rows;
-    if (threadIdx.x == 0) barrier_start(&t.s->all_chosen, 1);
+    if (threadIdx.x == 0) barrier_start(&t.s->all_chosen, WARP);
     t.a = &a;
     t.rank = blockIdx.x % TOKEN_RANKS, t.team = blockIdx.x / TOKEN_RANKS;
     t.position = a.input->rows[a.row].position;

@@ -87,8 +87,9 @@ struct token_shared {
     token_layer layers[TOKEN_MOST_LAYERS];
     uint64_t full[STAGES], empty[STAGES];
     int chosen[TOKEN_ROWS]
-              [TOKEN_CHOSEN];     /* experts: all; with one row those of the team's pieces */
-    uint64_t all_chosen;          /* a barrier */
+              [TOKEN_CHOSEN]; /* experts: all; with one row those of the team's pieces */
+    /* A barrier; every lane that writes them arrives, as with `empty` (give_stage). */
+    uint64_t all_chosen;
     row_place places[TOKEN_ROWS]; /* of several rows */
 };
 

@@ -230,8 +230,7 @@ __device__ static inline void choose_rows(token_state &t, const token_rows_args 
             if (lane == 0) t.own->weights[CHOSEN_UNITS] = sigmoid_finite(value);
         }
     }
-    __syncwarp();
-    if (!gate && lane == 0) barrier_arrive(&t.s->all_chosen);
+    if (!gate) barrier_arrive(&t.s->all_chosen);
 }
 
 /* The shared expert's down, one block of the warp's strip: of row 4q + lane % 4. */
@@ -392,7 +391,7 @@ __device__ static inline void run_layers(token_state &t, const token_rows_args &
 __device__ static inline void place_rows(token_state &t, const token_rows_args &a)
 {
     const int r = threadIdx.x;
-    if (r == 0) barrier_start(&t.s->all_chosen, TOKEN_ROWS);
+    if (r == 0) barrier_start(&t.s->all_chosen, TOKEN_ROWS * WARP);
     if (r >= a.n) return;
     const token_args &row = a.rows[r];
     const step_row &in = row.input->rows[row.row];
