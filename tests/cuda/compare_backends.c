@@ -35,7 +35,7 @@ enum { BEST = 5, MAX_LENGTHS = 16, MAX_TESTED = 8, PIECE = 8 };
 
 /* One that takes part, as it was asked for and as it is. */
 typedef struct party {
-    const char *text;       /* NAME[:ISA[:KV]][~BITS] */
+    char text[64];          /* NAME[:ISA[:KV]][~BITS] */
     char name[16], isa[16]; /* of the text */
     bool kv_f32;
     int disturbed_bits; /* 0 = not */
@@ -467,9 +467,10 @@ static int32_t number(const char **list)
 static const char *read_party(const char *list, party *p)
 {
     size_t n = strcspn(list, ",");
-    char *own = strndup(list, n), kv[8] = "", *bits;
-    if (!own) exit(1);
-    *p = (party){.text = own, .isa = "auto"};
+    char kv[8] = "", *own = p->text, *bits;
+    *p = (party){.isa = "auto"};
+    if (n >= sizeof p->text) usage();
+    memcpy(own, list, n);
     if ((bits = strchr(own, '~'))) p->disturbed_bits = atoi(bits + 1);
     if (sscanf(own, "%15[^:~]:%15[^:~]:%7[^:~]", p->name, p->isa, kv) < 1) usage();
     if (bits && p->disturbed_bits < 1) usage();
