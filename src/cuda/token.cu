@@ -20,14 +20,6 @@
  * Sums are in another order than theirs; the numbers that go into products are the same. */
 #include "cuda/token_fill.cuh"
 
-#ifndef __CUDA_ARCH__
-#define TOKEN_KERNEL 1
-#elif __CUDA_ARCH__ == 900
-#define TOKEN_KERNEL 1
-#else
-#define TOKEN_KERNEL 0
-#endif
-
 #if TOKEN_KERNEL
 /* ---- the warp that fills the ring ---- */
 

@@ -7,6 +7,13 @@
 #include "cuda/token_ptx.cuh"
 #include "cuda/w4.cuh"
 
+/* Whether kernels have a body: on the host's pass, and for sm_90. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
+#define TOKEN_KERNEL 0
+#else
+#define TOKEN_KERNEL 1
+#endif
+
 /* Rows that the kernel has at once: token_rows.cu says 8. */
 #ifndef TOKEN_ROWS
 #define TOKEN_ROWS 1

@@ -14,14 +14,6 @@
 
 static_assert(TOKEN_ROWS == STEP_ROWS, "a step's rows");
 
-#ifndef __CUDA_ARCH__
-#define TOKEN_KERNEL 1
-#elif __CUDA_ARCH__ == 900
-#define TOKEN_KERNEL 1
-#else
-#define TOKEN_KERNEL 0
-#endif
-
 #if TOKEN_KERNEL
 /* ---- the warp that fills the ring ---- */
 
