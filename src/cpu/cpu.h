@@ -3,7 +3,8 @@
  * backend.c   the backend_ops, opening and planning
  * prepare.c   small tensors converted to f32 at open
  * store.c     KV blocks, recurrent states, sequences, snapshots
- * prefill.c   a chunk of tokens through the model; prefill_moe.c its MoE
+ * prefill.c   a chunk of tokens through the model; prefill_gdn.c, prefill_attention.c and
+ *             prefill_moe.c the parts of a layer
  * decode.c    one token of each of up to eight sequences; decode_moe.c its MoE
  * profile.c   where the time of both goes
  * processors.c  how many threads, and where
@@ -304,7 +305,7 @@ void decode_moe(backend *b, const layer_weights *layer, int32_t n);
 void decode_multiply(const backend *b, const matrix *m, int32_t begin, int32_t end,
                      const decode_inputs *in, int32_t n, float *const *y);
 
-/* prefill.c, prefill_moe.c */
+/* prefill*.c; what they share among themselves is in prefill.h */
 void prefill_scratch_take(backend *b);
 /* Appends n <= prefill_chunk tokens. logits as in backend_ops.prefill. */
 calla_status prefill_chunk(backend *b, backend_sequence *s, const int32_t *tokens, int32_t n,

@@ -1,9 +1,35 @@
 /* The MoE of a prefill chunk (MODEL.md 3.8): rows are sorted by expert, each expert multiplies its
  * rows, and every token adds up its experts in the order of its slots, so that its result does not
  * depend on its neighbours. */
-#include "cpu/cpu.h"
+#include "cpu/prefill.h"
 
 #include <string.h>
+
+void prefill_moe_take(backend *b, size_t rows)
+{
+    const model_config *c = &b->config;
+    arena *m = &b->scratch.memory;
+    prefill_scratch *p = &b->scratch.prefill;
+    size_t k = (size_t)c->n_experts_per_token, threads = (size_t)b->options.n_threads;
+    size_t experts = (size_t)c->n_experts;
+    int32_t width = larger_of(c->expert_width, c->shared_expert_width);
+    p->router = take_floats(m, threads * ROUTE_TILE, experts + 1);
+    p->route_packed = take(m, threads, 1, packed_bytes_f32(&b->k, ROUTE_TILE, c->hidden_size));
+    p->experts = take(m, rows, k, sizeof(int32_t));
+    p->weights = take_floats(m, rows, k);
+    p->shared_scale = take_floats(m, rows, 1);
+    p->position = take(m, rows, k, sizeof(int32_t));
+    p->rows = take(m, rows, k + 1, sizeof(int32_t));
+    p->offsets = take(m, experts + 2, 1, sizeof(int32_t));
+    p->units = take(m, rows * (k + 1) / MOE_TILE + experts + 1, 1, sizeof *p->units);
+    p->tile_packed = take(m, threads, 1, packed_bytes(&b->k, MOE_TILE, c->hidden_size));
+    p->tile_inner = take(m, threads, 1, packed_bytes(&b->k, MOE_TILE, width));
+    if (!b->k.gemm_gated) {
+        p->tile_gate = take_floats(m, threads * MOE_TILE, (size_t)width);
+        p->tile_up = take_floats(m, threads * MOE_TILE, (size_t)width);
+    }
+    p->down = take_floats(m, rows * (k + 1), (size_t)c->hidden_size);
+}
 
 typedef struct moe_chunk {
     backend *b;
