@@ -1,9 +1,22 @@
-/* bfloat16 and IEEE half, by bits. */
+/* Integers; bfloat16 and IEEE half, by bits. */
 #ifndef CALLA_BASE_NUMBERS_H
 #define CALLA_BASE_NUMBERS_H
 
 #include <stdint.h>
 #include <string.h>
+
+static inline int32_t larger_of(int32_t a, int32_t b)
+{
+    return a > b ? a : b;
+}
+static inline int32_t smaller_of(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+static inline int32_t divide_up(int64_t a, int32_t b)
+{
+    return (int32_t)((a + b - 1) / b);
+}
 
 /* A bf16 in a mapped checkpoint. MLX writes safetensors headers of any length, so in real files it
  * may stand at an odd address: the type tells the compiler. Vector loads must be unaligned ones. */

@@ -18,6 +18,7 @@
 
 #include "base/block_pool.h"
 #include "base/memory.h"
+#include "base/numbers.h"
 #include "base/threads.h"
 #include "cpu/kernels.h"
 #include "cpu/profile.h"
@@ -43,19 +44,6 @@ static inline void *take(arena *a, size_t n, size_t m, size_t element_bytes)
 static inline float *take_floats(arena *a, size_t n, size_t m)
 {
     return take(a, n, m, sizeof(float));
-}
-
-static inline int32_t larger_of(int32_t a, int32_t b)
-{
-    return a > b ? a : b;
-}
-static inline int32_t smaller_of(int32_t a, int32_t b)
-{
-    return a < b ? a : b;
-}
-static inline int32_t divide_up(int64_t a, int32_t b)
-{
-    return (int32_t)((a + b - 1) / b);
 }
 
 /* ---- prepared ---- */
@@ -353,11 +341,5 @@ void prefetch_expert(const backend *b, const moe_weights *w, int32_t expert);
 
 /* measure.c: backend_ops.measure. */
 calla_status cpu_measure(backend *b, calla_machine_rates *rates, calla_error *err);
-
-static inline bool is_cancelled(const calla_control *control)
-{
-    return control && control->cancel &&
-           atomic_load_explicit(control->cancel, memory_order_relaxed);
-}
 
 #endif

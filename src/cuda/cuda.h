@@ -18,6 +18,7 @@
 
 #include "base/block_pool.h"
 #include "base/memory.h"
+#include "base/numbers.h"
 #include "base/threads.h"
 #include "engine/backend.h"
 #include "model/cost.h"
@@ -59,15 +60,6 @@ calla_status device_allocate(device_arena *a, const char *what, calla_error *err
 void device_free(device_arena *a);
 /* Page-locked memory of the host. */
 calla_status pinned_allocate(size_t bytes, const char *what, void **memory, calla_error *err);
-
-static inline int32_t larger_of(int32_t a, int32_t b)
-{
-    return a > b ? a : b;
-}
-static inline int32_t smaller_of(int32_t a, int32_t b)
-{
-    return a < b ? a : b;
-}
 
 /* ---- weights ---- */
 
@@ -353,11 +345,5 @@ void cuda_profile_count_ends(backend *b, int64_t n, int64_t n_logits);
 
 /* measure.c */
 calla_status cuda_measure(backend *b, calla_machine_rates *rates, calla_error *err);
-
-static inline bool is_cancelled(const calla_control *control)
-{
-    return control && control->cancel &&
-           atomic_load_explicit(control->cancel, memory_order_relaxed);
-}
 
 #endif

@@ -201,4 +201,11 @@ calla_status prefill_tokens(const backend_ops *ops, backend *b, backend_sequence
 /* The backends of this build, best first, NULL-terminated (src/engine/backends.c). */
 extern const backend_ops *const backends[];
 
+/* Whether another thread has asked to stop what `control` (NULL: nothing does) belongs to. */
+static inline bool is_cancelled(const calla_control *control)
+{
+    return control && control->cancel &&
+           atomic_load_explicit(control->cancel, memory_order_relaxed);
+}
+
 #endif

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/threads.h"
@@ -209,32 +210,26 @@ static void set_info(calla_engine *e)
 
 /* ---- files of snapshots ---- */
 
-static void hash_bytes(uint64_t *hash, const void *bytes, size_t n)
-{
-    const unsigned char *p = bytes;
-    for (size_t i = 0; i < n; i++) *hash = (*hash ^ p[i]) * 0x100000001b3u;
-}
-
 /* Tells apart what a snapshot depends on: the weights (names, shapes and some bytes of each
  * tensor), the kernels and the KV cache's type. */
 static uint64_t model_key(const calla_engine *e)
 {
-    uint64_t hash = 0xcbf29ce484222325u;
+    uint64_t hash = HASH_START;
     const tensor_set *set = &e->weights.tensors;
     for (int32_t i = 0; i < set->n_tensors; i++) {
         const tensor *t = &set->tensors[i];
         size_t n = t->n_bytes < 64 ? t->n_bytes : 64;
-        hash_bytes(&hash, t->name, strlen(t->name) + 1);
-        hash_bytes(&hash, t->dtype_name, strlen(t->dtype_name) + 1);
-        hash_bytes(&hash, t->shape, (size_t)t->n_dims * sizeof *t->shape);
-        hash_bytes(&hash, t->data, n);
-        hash_bytes(&hash, t->data + (t->n_bytes - n) / 2, n);
+        hash = hash_bytes(hash, t->name, strlen(t->name) + 1);
+        hash = hash_bytes(hash, t->dtype_name, strlen(t->dtype_name) + 1);
+        hash = hash_bytes(hash, t->shape, (size_t)t->n_dims * sizeof *t->shape);
+        hash = hash_bytes(hash, t->data, n);
+        hash = hash_bytes(hash, t->data + (t->n_bytes - n) / 2, n);
     }
-    hash_bytes(&hash, e->ops->name, strlen(e->ops->name) + 1);
-    hash_bytes(&hash, e->info.isa, strlen(e->info.isa) + 1);
-    hash_bytes(&hash, &e->capabilities.kv_token_bytes, sizeof e->capabilities.kv_token_bytes);
+    hash = hash_bytes(hash, e->ops->name, strlen(e->ops->name) + 1);
+    hash = hash_bytes(hash, e->info.isa, strlen(e->info.isa) + 1);
+    hash = hash_bytes(hash, &e->capabilities.kv_token_bytes, sizeof e->capabilities.kv_token_bytes);
     int64_t content_bytes = e->ops->snapshot_content_bytes(e->backend, 1);
-    hash_bytes(&hash, &content_bytes, sizeof content_bytes);
+    hash = hash_bytes(hash, &content_bytes, sizeof content_bytes);
     return hash;
 }
 

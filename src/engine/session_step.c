@@ -12,12 +12,6 @@
 #include <assert.h>
 #include <string.h>
 
-static bool is_cancelled(const calla_control *control)
-{
-    return control && control->cancel &&
-           atomic_load_explicit(control->cancel, memory_order_relaxed);
-}
-
 static calla_status cancelled(calla_error *err)
 {
     return error_set(err, CALLA_ERR_CANCELLED, "cancelled");

@@ -1,5 +1,6 @@
 #include "model/synth_random.h"
 
+#include "base/hash.h"
 #include "base/memory.h"
 #include "base/numbers.h"
 #include "base/philox.h"
@@ -8,12 +9,9 @@
 #include <assert.h>
 #include <string.h>
 
-/* FNV-1a, 64 bits. */
 uint64_t random_stream(const char *name)
 {
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (; *name; name++) hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
-    return hash;
+    return hash_bytes(HASH_START, name, strlen(name));
 }
 
 float random_uniform(uint64_t seed, uint64_t stream, uint64_t i)
