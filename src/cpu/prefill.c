@@ -18,13 +18,13 @@ void prefill_scratch_take(backend *b)
     p->out = take_floats(m, rows, hidden);
     p->packed = take(m, 1, 1, packed_bytes(&b->k, b->options.prefill_chunk, widest));
     p->bad_norm = take(m, rows, 1, sizeof(int32_t));
-    prefill_moe_take(b, rows);
+    chunk_moe_take(b, rows);
     /* The two mixers use the same memory. */
     size_t start = m->used;
-    prefill_gdn_take(b, rows);
+    chunk_gdn_take(b, rows);
     size_t gdn_end = m->used;
     m->used = start;
-    prefill_attention_take(b, rows);
+    chunk_attention_take(b, rows);
     if (m->used < gdn_end) m->used = gdn_end;
 }
 
@@ -181,9 +181,9 @@ static void run_layer(chunk *t, int32_t i)
     call_tap(t, i, t->p->x);
     norm_rows(t, t->prepared->input_norm, false, true);
     if (t->layer->is_attention)
-        prefill_attention(t);
+        chunk_attention(t);
     else
-        prefill_gdn(t);
+        chunk_gdn(t);
     prefill_moe(t->b, i, t->first, t->n);
 }
 

@@ -47,10 +47,10 @@ void chunk_project_output(chunk *t, const matrix *m, operation op);
 
 /* Each takes its memory in the arena for chunks of `rows`, and turns the packed u into x and u
  * behind the mixer. */
-void prefill_gdn_take(backend *b, size_t rows);
-void prefill_gdn(chunk *t);
-void prefill_attention_take(backend *b, size_t rows);
-void prefill_attention(chunk *t);
-void prefill_moe_take(backend *b, size_t rows);
+void chunk_gdn_take(backend *b, size_t rows);
+void chunk_gdn(chunk *t);
+void chunk_attention_take(backend *b, size_t rows);
+void chunk_attention(chunk *t);
+void chunk_moe_take(backend *b, size_t rows);
 
 #endif

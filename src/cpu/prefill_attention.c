@@ -8,7 +8,7 @@
  * maxima and sums. */
 enum { ATTENTION_TILE_FLOATS = ATTENTION_MAX_ROWS * (3 * ATTENTION_HEAD_DIM + 4) };
 
-void prefill_attention_take(backend *b, size_t rows)
+void chunk_attention_take(backend *b, size_t rows)
 {
     const model_config *c = &b->config;
     arena *m = &b->scratch.memory;
@@ -151,7 +151,7 @@ static void attention_part(void *context, int64_t begin, int64_t end, int thread
     for (int64_t unit = begin; unit < end; unit++) attention_unit(context, (int32_t)unit, thread);
 }
 
-void prefill_attention(chunk *t)
+void chunk_attention(chunk *t)
 {
     const model_config *c = &t->b->config;
     prefill_scratch *p = t->p;

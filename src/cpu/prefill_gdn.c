@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-void prefill_gdn_take(backend *b, size_t rows)
+void chunk_gdn_take(backend *b, size_t rows)
 {
     const model_config *c = &b->config;
     arena *m = &b->scratch.memory;
@@ -255,7 +255,7 @@ static void store_window(chunk *t)
                t->p->c + (int64_t)(t->n + i) * t->b->config.conv_channels, bytes);
 }
 
-void prefill_gdn(chunk *t)
+void chunk_gdn(chunk *t)
 {
     backend *b = t->b;
     const model_config *c = &b->config;

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-void prefill_moe_take(backend *b, size_t rows)
+void chunk_moe_take(backend *b, size_t rows)
 {
     const model_config *c = &b->config;
     arena *m = &b->scratch.memory;
