@@ -15,6 +15,7 @@
 #ifndef CALLA_CPU_KERNELS_H
 #define CALLA_CPU_KERNELS_H
 
+#include "base/numbers.h"
 #include "model/weights.h"
 
 #include <math.h>
@@ -321,10 +322,16 @@ typedef struct cpu_kernels {
     measure_multiply_fn *measure_multiply;
 } cpu_kernels;
 
+/* n rows with what fills up the last tile. */
+static inline size_t packed_rows(int32_t n, int32_t tile)
+{
+    return (size_t)divide_up(n, tile) * (size_t)tile;
+}
+
 /* Of n rows from pack_input. */
 static inline size_t packed_bytes(const cpu_kernels *k, int32_t n, int32_t cols)
 {
-    size_t tile = (size_t)k->pack_tile, rows = ((size_t)n + tile - 1) / tile * tile;
+    size_t rows = packed_rows(n, k->pack_tile);
     if (k->gemm_inputs == GEMM_INT16) return rows * quantized_bytes(cols);
     return rows * (size_t)(cols / QUANT_GROUP) * (size_t)k->pack_group_bytes;
 }
@@ -332,8 +339,8 @@ static inline size_t packed_bytes(const cpu_kernels *k, int32_t n, int32_t cols)
 /* Of n rows from pack_input_f32. */
 static inline size_t packed_bytes_f32(const cpu_kernels *k, int32_t n, int32_t cols)
 {
-    size_t tile = (size_t)k->pack_tile_f32, rows = ((size_t)n + tile - 1) / tile * tile;
-    return rows * (size_t)(cols / QUANT_GROUP) * (size_t)k->pack_group_bytes_f32;
+    return packed_rows(n, k->pack_tile_f32) * (size_t)(cols / QUANT_GROUP) *
+           (size_t)k->pack_group_bytes_f32;
 }
 
 /* Prototypes of all kernels in the variants of one instruction set; those it lacks are never

@@ -2,6 +2,7 @@
 #include "engine/backend.h"
 
 #include "base/memory.h"
+#include "base/numbers.h"
 #include "base/philox.h"
 
 #include <assert.h>
@@ -50,7 +51,7 @@ void token_counts_clear(token_counts *c)
 
 static int32_t n_pieces(int32_t n_tokens)
 {
-    return (n_tokens + SAMPLER_PIECE - 1) / SAMPLER_PIECE;
+    return divide_up(n_tokens, SAMPLER_PIECE);
 }
 
 calla_status sampler_init(sampler *s, int32_t n_tokens, calla_error *err)
