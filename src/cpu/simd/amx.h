@@ -6,9 +6,10 @@
 #include "cpu/simd/integers.h"
 
 enum {
-    TILE = 16,           /* rows of a tile */
-    STEP = 32,           /* terms of the sums that one product of tiles adds */
-    TILE_ELEMENTS = 512, /* bf16, 1 KB */
+    TILE = 16,              /* rows of a tile */
+    STEP = 32,              /* terms of the sums that one product of tiles adds */
+    TILE_ELEMENTS = 512,    /* bf16, 1 KB */
+    PAIR = 2 * QUANT_GROUP, /* columns of a pair of groups of 4-bit weights: four steps */
 };
 
 /* gcc's tile intrinsics do not tell the compiler that they read or write memory: this does, between

@@ -1,4 +1,4 @@
-/* Blocks of 4-bit weights as bfloat16 tiles A, for gemm_amx.c.
+/* Blocks of 4-bit weights as bfloat16 tiles A, for gemm_amx.h.
  *
  * Dequantising: a 16-bit word of codes holds four columns. The 32 words of two groups, shifted by
  * 0, 4, 8 or 12 bits, are indices into a table of 2 x 16 bf16 values, the upper half for the second
@@ -18,8 +18,7 @@ enum {
     ROWS = ROW_TILES * TILE, /* weight rows at a time */
     COLS = 256,              /* columns of a block, at most */
     STEPS = COLS / STEP,
-    PAIR = 2 * QUANT_GROUP, /* columns of a pair of groups: four steps */
-    VALUE_GROUPS = 16,      /* groups of a row whose scales are widened at a time */
+    VALUE_GROUPS = 16, /* groups of a row whose scales are widened at a time */
     LINE = 64,
 };
 

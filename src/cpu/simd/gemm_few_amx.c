@@ -1,0 +1,165 @@
+/* Matrix times few rows on AMX tiles: the part of gemm_amx.c for one pair of input tiles.
+ *
+ * There dequantising takes as long as the products: it is done beside them, a block of 128 columns
+ * ahead, two rows after each product. The sums stay in their tiles. */
+#include "cpu/simd/gemm_amx.h"
+
+typedef struct pipeline {
+    weight_block blocks[2];
+    group_values values; /* of the block ahead */
+    int turn;            /* the block that multiplies */
+} pipeline;
+
+/* Rows [row, end) of a matrix; none if w is NULL. */
+typedef struct row_range {
+    const matrix *w;
+    int32_t row, end;
+} row_range;
+
+/* The next row of a block ahead that is dequantised beside products. */
+typedef struct row_cursor {
+    const uint8_t *codes;
+    const float *scales, *biases;
+    uint16_t *to;
+    size_t row_bytes, ahead;
+} row_cursor;
+
+ALWAYS_INLINE void load_rows(row_cursor *c, int n)
+{
+    UNROLL for (int i = 0; i < n; i++)
+    {
+        _mm_prefetch((const char *)c->codes + c->ahead, _MM_HINT_T1);
+        load_pair(c->codes, c->scales, c->biases, c->to);
+        c->codes += c->row_bytes;
+        c->scales += VALUE_GROUPS;
+        c->biases += VALUE_GROUPS;
+        c->to += STEP;
+        settle_memory();
+    }
+}
+
+/* The block ahead: the first ROWS of `rows` from column `col` on. True if the cursor is to
+ * dequantise it, which needs all rows and columns; otherwise it is done. */
+static bool begin_block(pipeline *p, const row_range *rows, int32_t col, row_cursor *c)
+{
+    const matrix *w = rows->w;
+    int32_t left = rows->end - rows->row, n_rows = left < ROWS ? left : ROWS;
+    int32_t n_next = left - n_rows < ROWS ? left - n_rows : ROWS;
+    int32_t n_cols = w->cols - col < PAIR ? w->cols - col : PAIR;
+    uint16_t *to = p->blocks[p->turn ^ 1][0][0][0];
+    if (col == 0) prefetch_values(w, rows->row + ROWS, n_next);
+    if (col % (VALUE_GROUPS * QUANT_GROUP) == 0)
+        widen_groups(w, rows->row, n_rows, col, &p->values);
+    if (n_rows < ROWS || n_cols < PAIR) {
+        dequantize_block(w, rows->row, n_rows, n_next, col, n_cols, &p->values,
+                         p->blocks[p->turn ^ 1]);
+        return false;
+    }
+    const size_t row_bytes = (size_t)w->cols / 2;
+    const int32_t in_values = col / QUANT_GROUP % VALUE_GROUPS;
+    *c = (row_cursor){(const uint8_t *)w->codes + (size_t)rows->row * row_bytes + (size_t)col / 2,
+                      p->values.scales[0] + in_values,
+                      p->values.biases[0] + in_values,
+                      to,
+                      row_bytes,
+                      n_next == ROWS ? ROWS * row_bytes : 0};
+    return true;
+}
+
+/* Tiles 0 to 3 += two row tiles x n_tiles (1 or 2, a constant) input tiles over a block of 128
+ * columns, while the cursor's block is dequantised. */
+ALWAYS_INLINE void multiply_and_load(weight_block weights, const uint16_t *inputs, int n_tiles,
+                                     size_t tile_elements, row_cursor from)
+{
+    enum { PAIR_STEPS = PAIR / STEP, AT_ONCE = ROWS / PAIR_STEPS / 4 };
+    row_cursor c = from;
+    for (int32_t s = 0; s < PAIR_STEPS; s++) {
+        _tile_loadd(4, weights[s][0], 64);
+        _tile_stream_loadd(6, inputs + s * TILE_ELEMENTS, 64);
+        if (n_tiles == 2) _tile_stream_loadd(7, inputs + tile_elements + s * TILE_ELEMENTS, 64);
+        _tile_loadd(5, weights[s][1], 64);
+        _tile_dpbf16ps(0, 4, 6);
+        load_rows(&c, AT_ONCE);
+        _tile_dpbf16ps(2, 5, 6);
+        load_rows(&c, AT_ONCE);
+        if (n_tiles == 2) _tile_dpbf16ps(1, 4, 7);
+        load_rows(&c, AT_ONCE);
+        if (n_tiles == 2) _tile_dpbf16ps(3, 5, 7);
+        load_rows(&c, AT_ONCE);
+    }
+}
+
+/* sums of the first ROWS of `rows`, whose first block is dequantised, times n <= FEW_INPUTS inputs;
+ * then the first block of `next` is. */
+static void multiply_few(pipeline *p, const row_range *rows, const row_range *next,
+                         const uint16_t *packed, int32_t n, pair_sums *sums)
+{
+    const int32_t cols = rows->w->cols;
+    const size_t tile_elements = (size_t)cols * TILE;
+    zero_sums();
+    for (int32_t col = 0; col < cols; col += PAIR, p->turn ^= 1) {
+        int32_t n_steps = (cols - col < PAIR ? cols - col : PAIR) / STEP;
+        const uint16_t *inputs = packed + (size_t)col * TILE;
+        row_cursor c;
+        bool beside = false;
+        if (col + PAIR < cols)
+            beside = begin_block(p, rows, col + PAIR, &c);
+        else if (next->w)
+            beside = begin_block(p, next, 0, &c);
+        if (beside && n_steps < PAIR / STEP) {
+            load_rows(&c, ROWS);
+            beside = false;
+        }
+        uint16_t(*weights)[ROW_TILES][TILE][STEP] = p->blocks[p->turn];
+        if (beside && n > TILE)
+            multiply_and_load(weights, inputs, 2, tile_elements, c);
+        else if (beside)
+            multiply_and_load(weights, inputs, 1, tile_elements, c);
+        else if (n > TILE)
+            multiply(weights, n_steps, inputs, 2, tile_elements);
+        else
+            multiply(weights, n_steps, inputs, 1, tile_elements);
+        settle_memory();
+    }
+    store_sums(*sums);
+}
+
+/* The first block of all. */
+static void begin_few(pipeline *p, const row_range *first)
+{
+    row_cursor c;
+    p->turn = 1;
+    if (begin_block(p, first, 0, &c)) load_rows(&c, ROWS);
+    p->turn = 0;
+}
+
+void gemm_few_amx(const matrix *w, int32_t begin, int32_t end, const uint16_t *packed, int32_t n,
+                  float *y, int64_t y_stride)
+{
+    _Alignas(64) pipeline p;
+    _Alignas(64) pair_sums sums;
+    const row_range all = {w, begin, end};
+    begin_few(&p, &all);
+    for (int32_t row = begin; row < end; row += ROWS) {
+        row_range rows = {w, row, end}, next = {row + ROWS < end ? w : NULL, row + ROWS, end};
+        multiply_few(&p, &rows, &next, packed, n, &sums);
+        write_sums(&sums, end - row < ROWS ? end - row : ROWS, n, y + row, y_stride);
+    }
+}
+
+void gemm_gated_few_amx(const matrix *gate, const matrix *up, const uint16_t *packed, int32_t n,
+                        uint16_t *out)
+{
+    _Alignas(64) pipeline p;
+    _Alignas(64) pair_sums gates, ups;
+    const int32_t width = gate->rows;
+    const row_range all = {gate, 0, width};
+    begin_few(&p, &all);
+    for (int32_t row = 0; row < width; row += ROWS) {
+        row_range of_gate = {gate, row, width}, of_up = {up, row, width};
+        row_range next = {row + ROWS < width ? gate : NULL, row + ROWS, width};
+        multiply_few(&p, &of_gate, &of_up, packed, n, &gates);
+        multiply_few(&p, &of_up, &next, packed, n, &ups);
+        pack_gated_rows(&gates, &ups, row, width, n, out);
+    }
+}
