@@ -10,8 +10,10 @@ static json_t *text_json(const char *text)
     return value ? value : json_null();
 }
 
+/* null: nothing was measured. */
 static json_t *digest_json(uint64_t digest)
 {
+    if (digest == 0) return json_null();
     return json_sprintf("%016llx", (unsigned long long)digest);
 }
 

@@ -99,7 +99,7 @@ void bench_print_table(FILE *out, const bench_report *r)
             "%.3f GB read from disk\n",
             (double)r->peak_resident_bytes * 1e-9, (double)r->anonymous_bytes * 1e-9,
             (long long)r->reads.major_faults, (double)r->reads.bytes * 1e-9);
-    fprintf(out, "digest %016llx\n", (unsigned long long)r->digest);
+    if (r->digest != 0) fprintf(out, "digest %016llx\n", (unsigned long long)r->digest);
 }
 
 /* ---- CSV ---- */

@@ -100,6 +100,7 @@ code=0
 wait $pid || code=$?
 [ $code = 130 ] || fail "interrupted: exit $code, $(cat err)"
 [ ! -s out ] || grep -q interrupted out || fail "interrupted: $(cat out)"
+! grep -q '^digest 0*$' out || fail "a digest of nothing: $(cat out)"
 
 # ---- comparing, where there is Python ----
 if command -v python3 >/dev/null; then
