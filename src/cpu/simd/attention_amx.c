@@ -37,27 +37,6 @@ typedef struct workspace {
     float out[GROUP][GROUP];
 } workspace;
 
-ALWAYS_INLINE void split(vf a, vf b, __m512i *high, __m512i *low)
-{
-    vf ha = high_part(a), hb = high_part(b);
-    *high = narrow(ha, hb);
-    *low = narrow(vf_sub(a, ha), vf_sub(b, hb));
-}
-
-/* 16 pairs (a[i], b[i]) of values that are bfloat16 already. */
-ALWAYS_INLINE __m512i interleave(vf a, vf b)
-{
-    return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(_mm512_castps_si512(a), 16),
-                                   _mm512_castps_si512(b));
-}
-
-ALWAYS_INLINE void split_pairs(vf a, vf b, __m512i *high, __m512i *low)
-{
-    vf ha = high_part(a), hb = high_part(b);
-    *high = interleave(ha, hb);
-    *low = interleave(high_part(vf_sub(a, ha)), high_part(vf_sub(b, hb)));
-}
-
 /* ---- operands ---- */
 
 /* q rows [0, n_rows), up to 32, as tiles B; the rest zeros. */
