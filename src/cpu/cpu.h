@@ -164,11 +164,11 @@ typedef struct prefill_scratch {
     float *z;                    // [P][value_size]
     float *mixed;                // [n_threads][pack_tile][value_size] normed, to be packed
     float *a, *b, *beta;         // [P][Hv]
-    float *q_gate, *q;           // [P][2 query_size], [P][query_size]
+    float *q_gate;               // [P][2 query_size]
     float *k, *v;                // [P][kv_size]
     float *attention_mixed;      // [P][query_size]
     float *cosines, *sines;      // [P][32]
-    float *attention_tile;       // [n_threads][attention_tile_floats]
+    float *attention_tile;       // [n_threads][tile_floats] in prefill_attention.c
     float *router;               // [n_threads][ROUTE_TILE][E + 1]
     unsigned char *route_packed; // [n_threads] ROUTE_TILE rows of D packed as f32
     int32_t *experts;            // [P][k]

@@ -35,7 +35,6 @@ static void use_c(cpu_kernels *k)
         .gdn_scan = gdn_scan_c,
         .attention_block_f32 = attention_block_f32_c,
         .attention_block_f16 = attention_block_f16_c,
-        .attention_tile_f16 = attention_block_f16_c,
         .attention_merge = attention_merge_c,
         .measure_read = measure_read_c,
         .measure_multiply = measure_multiply_c,
@@ -68,7 +67,6 @@ static void use_c(cpu_kernels *k)
         (k)->gdn_scan = gdn_scan_##isa_name;                                                       \
         (k)->attention_block_f32 = attention_block_f32_##isa_name;                                 \
         (k)->attention_block_f16 = attention_block_f16_##isa_name;                                 \
-        (k)->attention_tile_f16 = attention_block_f16_##isa_name;                                  \
         (k)->attention_merge = attention_merge_##isa_name;                                         \
         (k)->measure_read = measure_read_##isa_name;                                               \
         (k)->measure_multiply = measure_multiply_##isa_name;                                       \

@@ -21,11 +21,13 @@
 #include <math.h>
 
 enum {
-    GEMV_MAX_INPUTS = 8,      /* input rows of one gemv call: BACKEND_MAX_SEQUENCES */
-    ATTENTION_MAX_ROWS = 128, /* query rows of one attention_block call */
-    GDN_SLICE = 32,           /* value columns of one gdn_scan call */
-    GDN_CELL = 8,             /* tokens at multiples of so many that gdn_scan does at once */
-    MEASURE_AHEAD = 4096,     /* bytes: a page, which the hardware's prefetch does not cross */
+    GEMV_MAX_INPUTS = 8,       /* input rows of one gemv call: BACKEND_MAX_SEQUENCES */
+    ATTENTION_MAX_ROWS = 128,  /* query rows of one attention_block call */
+    ATTENTION_TILE_ROWS = 512, /* of one attention_tile call, */
+    ATTENTION_TILE_BYTES = (2 * ATTENTION_TILE_ROWS + 592) << 10, /* and its workspace */
+    GDN_SLICE = 32,       /* value columns of one gdn_scan call */
+    GDN_CELL = 8,         /* tokens at multiples of so many that gdn_scan does at once */
+    MEASURE_AHEAD = 4096, /* bytes: a page, which the hardware's prefetch does not cross */
     /* Of 64 columns of an input packed by pack_input_amx: three bf16 each, and their sum. */
     AMX_F32_GROUP_BYTES = QUANT_GROUP * 3 * 2 + 4,
 };
@@ -274,6 +276,23 @@ typedef void attention_block_fn(const attention_block_args *a);
 typedef void attention_merge_fn(float *max, float *sum, float *out, float other_max,
                                 float other_sum, const float *other_out); // out [256]
 
+/* Softmax attention over all blocks a tile of prefill's query rows sees, in half precision: token i
+ * over the first first + i + 1 tokens of the cache. n_tokens * n_heads <= ATTENTION_TILE_ROWS. A
+ * row's result does not depend on the other rows. 4 * 256 operations per row and token it sees;
+ * moves K and V once. */
+typedef struct attention_tile_args {
+    float *workspace; /* ATTENTION_TILE_BYTES, of whole lines; comes with the queries, scaled
+                         already, in front: [n_tokens][n_heads][256] */
+    float *out;       // [n_tokens][stride], of which [n_heads][256]
+    int64_t stride;
+    int32_t n_tokens, n_heads;
+    int64_t first;
+    const void *k, *v;     /* of the cache's block 0: the one head's [256][256]; */
+    const int32_t *blocks; /* of the timeline, in order: multiples of */
+    size_t block_bytes;    /* from k and v */
+} attention_tile_args;
+typedef void attention_tile_fn(const attention_tile_args *a);
+
 /* ---- measuring the machine ---- */
 
 /* Reads data[n_bytes] once, in whole lines of 64 bytes; with `prefetch` asks for each line
@@ -316,7 +335,7 @@ typedef struct cpu_kernels {
     gdn_products_fn *gdn_products;
     gdn_scan_fn *gdn_scan;
     attention_block_fn *attention_block_f32, *attention_block_f16;
-    attention_block_fn *attention_tile_f16; /* prefill's: many rows share the block */
+    attention_tile_fn *attention_tile_f16; /* or NULL: by blocks */
     attention_merge_fn *attention_merge;
     measure_read_fn *measure_read;
     measure_multiply_fn *measure_multiply;
@@ -368,7 +387,7 @@ static inline size_t packed_bytes_f32(const cpu_kernels *k, int32_t n, int32_t c
     gdn_products_fn gdn_products_##isa;                                                            \
     gdn_scan_fn gdn_scan_##isa;                                                                    \
     attention_block_fn attention_block_f32_##isa, attention_block_f16_##isa;                       \
-    attention_block_fn attention_tile_f16_##isa;                                                   \
+    attention_tile_fn attention_tile_f16_##isa;                                                    \
     attention_merge_fn attention_merge_##isa;                                                      \
     measure_read_fn measure_read_##isa;                                                            \
     measure_multiply_fn measure_multiply_##isa, measure_multiply_q4_##isa;

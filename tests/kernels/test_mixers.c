@@ -245,21 +245,20 @@ static void test_gdn_scan_edges(void **state)
 /* ---- attention ---- */
 
 enum { DIM = ATTENTION_HEAD_DIM, TOKENS = 256, ROWS = ATTENTION_MAX_ROWS };
+/* A tile of tokens over a cache of some blocks, two heads of which are not used. */
+enum { TILE_CACHE = 4, TILE_TOKENS = 37, TILE_HEADS = 5, TILE_STRIDE = (TILE_HEADS + 2) * DIM };
 
 typedef struct attention_case {
     attention_block_args args;
     float *k, *v; /* what the block holds, as f32 */
 } attention_case;
 
-/* The kernels of one block: over f32, over half, and prefill's over half, whose products are a
- * little less exact. */
-typedef enum block_kind { BLOCK_F32, BLOCK_F16, BLOCK_TILE_F16, N_BLOCK_KINDS } block_kind;
+/* The kernels of one block: over f32, over half. */
+typedef enum block_kind { BLOCK_F32, BLOCK_F16, N_BLOCK_KINDS } block_kind;
 
 static attention_block_fn *block_kernel(const cpu_kernels *k, block_kind kind)
 {
-    return kind == BLOCK_F32   ? k->attention_block_f32
-           : kind == BLOCK_F16 ? k->attention_block_f16
-                               : k->attention_tile_f16;
+    return kind == BLOCK_F32 ? k->attention_block_f32 : k->attention_block_f16;
 }
 
 /* Whether no table or kind before has this function. */
@@ -276,11 +275,6 @@ static bool block_is_new(int v, block_kind kind)
     for (int v = 0; v < n_variants; v++)                                                           \
         for (int block = 0; block < N_BLOCK_KINDS; block++)                                        \
             if (block_is_new(v, (block_kind)block))
-
-static double block_error(block_kind kind)
-{
-    return kind == BLOCK_TILE_F16 ? 4e-6 : 1e-6;
-}
 
 /* Queries that make some rows' softmax flat and others' sharp. */
 static attention_case attention_inputs(fill_kind kind, bool f16, const int32_t *visible)
@@ -311,40 +305,52 @@ static attention_case attention_inputs(fill_kind kind, bool f16, const int32_t *
     return c;
 }
 
-static void check_row(const attention_case *c, int r, double error, const char *context)
+/* A row in double: q over n tokens of k and v. */
+typedef struct exact_row {
+    double max, sum, out[DIM];
+    double score_error, size[DIM]; /* bounds of the scores' errors, of what out's are relative to */
+} exact_row;
+
+static void attend_double(const float *q, const float *k, const float *v, int32_t n, double error,
+                          exact_row *row)
 {
-    double scores[TOKENS], weights[TOKENS], max = -INFINITY, sum = 0, score_error = 0;
-    const float *q = c->args.q + r * DIM;
-    int32_t n = c->args.visible[r];
+    static double scores[TILE_CACHE * TOKENS];
+    *row = (exact_row){.max = -INFINITY};
     for (int32_t t = 0; t < n; t++) {
         double size = 0;
         scores[t] = 0;
         for (int d = 0; d < DIM; d++) {
-            scores[t] += (double)q[d] * (double)c->k[t * DIM + d];
-            size += fabs((double)q[d] * (double)c->k[t * DIM + d]);
+            scores[t] += (double)q[d] * (double)k[t * DIM + d];
+            size += fabs((double)q[d] * (double)k[t * DIM + d]);
         }
-        max = fmax(max, scores[t]);
-        score_error = fmax(score_error, error * size);
+        row->max = fmax(row->max, scores[t]);
+        row->score_error = fmax(row->score_error, error * size);
     }
     for (int32_t t = 0; t < n; t++) {
-        weights[t] = exp(scores[t] - max);
-        sum += weights[t];
+        double weight = exp(scores[t] - row->max);
+        row->sum += weight;
+        for (int d = 0; d < DIM; d++) {
+            row->out[d] += weight * (double)v[t * DIM + d];
+            row->size[d] += weight * fabs((double)v[t * DIM + d]);
+        }
     }
-    if (n == 0) {
+}
+
+static void check_row(const attention_case *c, int r, const char *context)
+{
+    const double error = 1e-6;
+    exact_row row;
+    attend_double(c->args.q + r * DIM, c->k, c->v, c->args.visible[r], error, &row);
+    if (c->args.visible[r] == 0) {
         assert_true(isinf(c->args.max[r]) && c->args.max[r] < 0 && c->args.sum[r] == 0);
     } else {
-        assert_near((double)c->args.max[r], max, score_error, context);
-        assert_near((double)c->args.sum[r], sum, sum * (error + 4 * score_error), context);
-    }
-    for (int d = 0; d < DIM; d++) {
-        double out = 0, size = 0;
-        for (int32_t t = 0; t < n; t++) {
-            out += weights[t] * (double)c->v[t * DIM + d];
-            size += weights[t] * fabs((double)c->v[t * DIM + d]);
-        }
-        assert_near((double)c->args.out[r * DIM + d], out, size * (2 * error + 4 * score_error),
+        assert_near((double)c->args.max[r], row.max, row.score_error, context);
+        assert_near((double)c->args.sum[r], row.sum, row.sum * (error + 4 * row.score_error),
                     context);
     }
+    for (int d = 0; d < DIM; d++)
+        assert_near((double)c->args.out[r * DIM + d], row.out[d],
+                    row.size[d] * (2 * error + 4 * row.score_error), context);
 }
 
 static void check_attention(const cpu_kernels *k, block_kind block, fill_kind kind,
@@ -354,8 +360,7 @@ static void check_attention(const cpu_kernels *k, block_kind block, fill_kind ki
     attention_case c = attention_inputs(kind, f16, visible);
     block_kernel(k, block)(&c.args);
     for (int r = 0; r < ROWS; r++)
-        check_row(&c, r, block_error(block),
-                  text("%s block %d fill %d row %d", k->isa, block, kind, r));
+        check_row(&c, r, text("%s block %d fill %d row %d", k->isa, block, kind, r));
     /* A row alone, and rows in other company: the same bits. */
     attention_block_args other = c.args;
     other.max = guarded_floats(ROWS), other.sum = guarded_floats(ROWS);
@@ -461,6 +466,156 @@ static void test_attention_not_finite(void **state)
     }
 }
 
+/* ---- attention of a tile ---- */
+
+typedef struct tile_case {
+    attention_tile_args args;
+    float *q;     // [TILE_TOKENS][TILE_HEADS][256]
+    float *k, *v; // [TILE_CACHE * TOKENS][256] what the timeline holds, as f32
+} tile_case;
+
+/* The block of the timeline's i-th. */
+static const int32_t tile_blocks[TILE_CACHE] = {2, 0, 3, 1};
+
+/* Half of the tokens' rows behind each other in memory: K of a block, V, another head's. */
+enum { TILE_BLOCK_NUMBERS = 3 * TOKENS * DIM };
+
+/* Queries that make some rows' softmax flat and others' sharp; behind what the last token sees
+ * there is NaN, as in the workspace. */
+static tile_case tile_inputs(fill_kind kind, int32_t first)
+{
+    size_t n = (size_t)TILE_CACHE * TOKENS * DIM;
+    tile_case c = {.q = guarded_floats(TILE_TOKENS * TILE_HEADS * DIM),
+                   .k = guarded_floats(n),
+                   .v = guarded_floats(n)};
+    uint16_t *cache = guarded(TILE_CACHE * TILE_BLOCK_NUMBERS * sizeof *cache);
+    fill(c.q, TILE_TOKENS * TILE_HEADS * DIM, kind, 1);
+    for (int i = 0; i < TILE_TOKENS * TILE_HEADS * DIM; i++)
+        c.q[i] *= (float)(1 + i / DIM % 19) / 16;
+    fill(c.k, n, FILL_NORMAL, 2);
+    fill(c.v, n, FILL_NORMAL, 3);
+    for (int i = 0; i < TILE_CACHE * TILE_BLOCK_NUMBERS; i++) cache[i] = 0x7e00;
+    for (int i = 0; i < (first + TILE_TOKENS) * DIM; i++) {
+        uint16_t *k =
+            cache + tile_blocks[i / DIM / TOKENS] * TILE_BLOCK_NUMBERS + i % (TOKENS * DIM);
+        k[0] = f32_to_f16(c.k[i]), c.k[i] = f16_to_f32(k[0]);
+        k[TOKENS * DIM] = f32_to_f16(c.v[i]), c.v[i] = f16_to_f32(k[TOKENS * DIM]);
+    }
+    c.args = (attention_tile_args){.workspace = guarded(ATTENTION_TILE_BYTES),
+                                   .out = guarded_floats(TILE_TOKENS * TILE_STRIDE),
+                                   .stride = TILE_STRIDE,
+                                   .n_tokens = TILE_TOKENS,
+                                   .n_heads = TILE_HEADS,
+                                   .first = first,
+                                   .k = cache,
+                                   .v = cache + TOKENS * DIM,
+                                   .blocks = tile_blocks,
+                                   .block_bytes = TILE_BLOCK_NUMBERS * sizeof *cache};
+    return c;
+}
+
+/* Tokens [i, i + n) of heads [h, h + n_heads). */
+static void run_tile(const cpu_kernels *k, const tile_case *c, int i, int n, int h, int n_heads,
+                     float *out)
+{
+    attention_tile_args a = c->args;
+    a.first += i;
+    a.n_tokens = n;
+    a.n_heads = n_heads;
+    a.out = out + i * TILE_STRIDE + h * DIM;
+    memset(a.workspace, 0xff, ATTENTION_TILE_BYTES);
+    for (int j = 0; j < n; j++)
+        memcpy(a.workspace + j * n_heads * DIM, c->q + ((i + j) * TILE_HEADS + h) * DIM,
+               (size_t)n_heads * DIM * sizeof(float));
+    k->attention_tile_f16(&a);
+}
+
+static void run_whole_tile(const cpu_kernels *k, const tile_case *c)
+{
+    run_tile(k, c, 0, TILE_TOKENS, 0, TILE_HEADS, c->args.out);
+}
+
+/* Within a bound for products of factors of 16 bits. */
+static void check_tile(const cpu_kernels *k, fill_kind kind, int32_t first)
+{
+    const double error = 4e-6;
+    tile_case c = tile_inputs(kind, first);
+    run_whole_tile(k, &c);
+    for (int i = 0; i < TILE_TOKENS; i++)
+        for (int h = 0; h < TILE_STRIDE / DIM; h++) {
+            const float *out = c.args.out + i * TILE_STRIDE + h * DIM;
+            const char *name = text("%s fill %d token %d head %d", k->isa, kind, first + i, h);
+            exact_row row = {.sum = 1};
+            if (h < TILE_HEADS)
+                attend_double(c.q + (i * TILE_HEADS + h) * DIM, c.k, c.v, first + i + 1, error,
+                              &row);
+            for (int d = 0; d < DIM; d++)
+                assert_near((double)out[d], row.out[d] / row.sum,
+                            row.size[d] / row.sum * 2 * (error + 4 * row.score_error), name);
+        }
+    /* Cut into tiles of other tokens and heads: the same bits. */
+    static const int32_t cuts[] = {0, 1, 3, 4, 20, TILE_TOKENS};
+    float *out = guarded_floats(TILE_TOKENS * TILE_STRIDE);
+    for (int i = 0; i + 1 < (int)(sizeof cuts / sizeof cuts[0]); i++)
+        for (int h = 0; h < TILE_HEADS; h += 3)
+            run_tile(k, &c, cuts[i], cuts[i + 1] - cuts[i], h,
+                     h + 3 < TILE_HEADS ? 3 : TILE_HEADS - h, out);
+    assert_memory_equal(out, c.args.out, TILE_TOKENS * TILE_STRIDE * sizeof(float));
+    guarded_check();
+}
+
+static void test_attention_tile(void **state)
+{
+    (void)state;
+    static const int32_t firsts[] = {0, 230, 256, TILE_CACHE * TOKENS - TILE_TOKENS};
+    FOR_EACH_VARIANT (v, attention_tile_f16) {
+        if (!variants[v].attention_tile_f16) continue;
+        for (int i = 0; i < 4; i++)
+            for (int kind = 0; kind < N_FILLS; kind++)
+                if (kind != FILL_LARGE && kind != FILL_SPIKES)
+                    check_tile(&variants[v], (fill_kind)kind, firsts[i]);
+    }
+}
+
+/* Very sharp scores: no overflow, one token's values are all. */
+static void test_attention_tile_sharp(void **state)
+{
+    (void)state;
+    FOR_EACH_VARIANT (v, attention_tile_f16) {
+        if (!variants[v].attention_tile_f16) continue;
+        tile_case c = tile_inputs(FILL_LARGE, 500);
+        run_whole_tile(&variants[v], &c);
+        for (int i = 0; i < TILE_TOKENS * TILE_HEADS; i++) {
+            const float *out = c.args.out + i / TILE_HEADS * TILE_STRIDE + i % TILE_HEADS * DIM;
+            bool found = false;
+            for (int t = 0; t <= 500 + i / TILE_HEADS && !found; t++) {
+                found = true;
+                for (int d = 0; d < DIM && found; d++)
+                    found = fabsf(out[d] - c.v[t * DIM + d]) <= 1e-5f * fabsf(out[d]);
+            }
+            assert_true(found);
+        }
+        guarded_check();
+    }
+}
+
+/* A NaN in a key reaches the rows that see it, and no others. */
+static void test_attention_tile_not_finite(void **state)
+{
+    (void)state;
+    FOR_EACH_VARIANT (v, attention_tile_f16) {
+        if (!variants[v].attention_tile_f16) continue;
+        tile_case c = tile_inputs(FILL_NORMAL, 250);
+        uint16_t *k = (uint16_t *)(uintptr_t)c.args.k;
+        k[tile_blocks[1] * TILE_BLOCK_NUMBERS + 9 * DIM + 100] = 0x7e00; /* of token 265 */
+        run_whole_tile(&variants[v], &c);
+        for (int i = 0; i < TILE_TOKENS; i++)
+            for (int d = 0; d < TILE_HEADS * DIM; d++)
+                assert_int_equal(isnan(c.args.out[i * TILE_STRIDE + d]), 250 + i >= 265);
+        guarded_check();
+    }
+}
+
 /* ---- angles ---- */
 
 /* Far into a long context the angles are still exact to f32's last bits: an f32 product of position
@@ -491,6 +646,7 @@ typedef struct mixer_bench {
     gdn_products_args products;
     gdn_scan_args scan;
     attention_block_args attention;
+    attention_tile_args tile;
     const uint16_t *cache; /* CACHE_BLOCKS blocks of K and V */
     int block;
 } mixer_bench;
@@ -532,7 +688,30 @@ static void run_attention_memory(void *context)
 static void run_attention_tile(void *context)
 {
     mixer_bench *b = context;
-    b->k->attention_tile_f16(&b->attention);
+    b->k->attention_tile_f16(&b->tile);
+}
+
+/* A whole tile of 8 heads, of the tokens before 4,096. */
+static void bench_tile(mixer_bench *b)
+{
+    enum { HEADS = 8, N = ATTENTION_TILE_ROWS / HEADS, END = 4096 };
+    int32_t blocks[END / TOKENS];
+    for (int i = 0; i < END / TOKENS; i++) blocks[i] = i;
+    float *workspace = guarded(ATTENTION_TILE_BYTES);
+    fill(workspace, N * HEADS * DIM, FILL_NORMAL, 1);
+    b->tile = (attention_tile_args){.workspace = workspace,
+                                    .out = guarded_floats(N * HEADS * DIM),
+                                    .stride = HEADS * DIM,
+                                    .n_tokens = N,
+                                    .n_heads = HEADS,
+                                    .first = END - N,
+                                    .k = b->cache,
+                                    .v = b->cache + TOKENS * DIM,
+                                    .blocks = blocks,
+                                    .block_bytes = TOKENS * DIM * 4};
+    bench(text("attention tile f16 %d rows", N * HEADS), b->k->isa, END * DIM * 4.0,
+          (double)N * HEADS * (END - N / 2.0) * 4 * DIM, run_attention_tile, b);
+    guarded_check();
 }
 
 static void benches(void)
@@ -566,18 +745,23 @@ static void benches(void)
         b.cache = cache;
         bench("attention f16 8 rows, memory", b.k->isa, TOKENS * DIM * 4.0, 8 * 4.0 * TOKENS * DIM,
               run_attention_memory, &b);
-        b.attention.n_rows = ROWS;
-        bench(text("attention tile f16 %d rows", ROWS), b.k->isa, TOKENS * DIM * 4.0,
-              ROWS * 4.0 * TOKENS * DIM, run_attention_tile, &b);
         guarded_check();
+        if (b.k->attention_tile_f16) bench_tile(&b);
     }
     mem_free(cache);
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_rope_angles),     cmocka_unit_test(test_gdn_products),
-    cmocka_unit_test(test_gdn_scan),        cmocka_unit_test(test_gdn_scan_edges),
-    cmocka_unit_test(test_attention_block), cmocka_unit_test(test_attention_sharp),
-    cmocka_unit_test(test_attention_merge), cmocka_unit_test(test_attention_not_finite),
+    cmocka_unit_test(test_rope_angles),
+    cmocka_unit_test(test_gdn_products),
+    cmocka_unit_test(test_gdn_scan),
+    cmocka_unit_test(test_gdn_scan_edges),
+    cmocka_unit_test(test_attention_block),
+    cmocka_unit_test(test_attention_sharp),
+    cmocka_unit_test(test_attention_merge),
+    cmocka_unit_test(test_attention_not_finite),
+    cmocka_unit_test(test_attention_tile),
+    cmocka_unit_test(test_attention_tile_sharp),
+    cmocka_unit_test(test_attention_tile_not_finite),
 };
 KERNEL_TEST_MAIN(tests, benches)

@@ -1,20 +1,25 @@
-/* Attention of many query rows over one block of a half-precision KV cache, on AMX tiles: the
- * counterpart of attention_block_f16_avx512 for prefill.
+/* Attention of many query rows over a half-precision KV cache, on AMX tiles, for prefill.
  *
  * Tiles multiply bfloat16, whose 8 bits are too few here, so every factor is split into two, high +
  * low: exactly for K and V (11 bits), to 16 bits for queries and probabilities; of the four
  * products the smallest, low times low, is left out. An error of 2^-16 of a term is that of f32
  * sums of some hundred terms, so results agree with f32 arithmetic.
  *
- *   scores^T [token][query] = K (rows as they lie in memory: tile A) q^T (tile B, packed once)
- *   out [query][dim]        = p (tile A) V (pairs of rows interleaved: tile B)
+ *   scores^T [token][query] = K (tiles A)   q^T (tiles B)
+ *   out^T [dim][query]     += V^T (tiles A) p^T (tiles B)
  *
- * 3 * 2 * 1024 operations a row and token on tiles; splitting K and V costs some 14 vector
- * operations for 32 elements of a block, shared by all rows. */
+ * Both products stand transposed: so 16 queries are the lanes of a vector from the scores to the
+ * sums, and probabilities become tiles B in the place of their scores without a shuffle. In all
+ * tiles the pairs of a step of 32 terms are terms i and i + 16.
+ *
+ * A block of 256 tokens is split once for all rows of a call: 17 vector operations for 32 elements
+ * of K or V, and V's transposition. Then groups of 32 rows (whose queries, or
+ * probabilities, stay in L1: 32 KB) meet it in turn, while its tiles stream from L2, each used
+ * three times on average: 2 * 768 products of tiles, 16 cycles each, and 512 vectors of
+ * exponentials, which run between the products of the next group's scores. */
 #include "cpu/simd/amx.h"
 
 #include <math.h>
-#include <string.h>
 
 enum {
     DIM = ATTENTION_HEAD_DIM,
@@ -22,77 +27,205 @@ enum {
     GROUP = 32,  /* tokens, dims or query rows at a time: two tiles */
     STEPS = 8,   /* steps of 32 dims, or of 32 tokens */
     PLANES = 2,  /* high, low */
-    QUERY_GROUPS = ATTENTION_MAX_ROWS / GROUP,
     HALVES = GROUP / TILE,
+    GROUPS = ATTENTION_TILE_ROWS / GROUP,
 };
 
-typedef uint16_t bf16_tile[TILE][STEP];
-/* Tiles of two times 16 rows (A) or columns (B) over the 256 terms of a sum. */
-typedef bf16_tile operand[PLANES][STEPS][HALVES];
+/* The tiles of 32 rows (A) or columns (B) for one step. */
+typedef uint16_t step_tiles[HALVES][PLANES][TILE][STEP];
+/* What 32 rows times 32 columns give: tiles of columns, then rows. */
+typedef float product[HALVES][HALVES][TILE][TILE];
 
 typedef struct workspace {
-    _Alignas(64) operand queries[QUERY_GROUPS], probabilities[QUERY_GROUPS];
-    operand kv; /* of 32 tokens of K, or 32 dims of V */
-    float scores[QUERY_GROUPS][BLOCK][GROUP];
-    float out[GROUP][GROUP];
+    union {
+        float rows[ATTENTION_TILE_ROWS][DIM]; /* the queries, before they are packed */
+        product out[GROUPS][STEPS];           /* of 32 dims */
+    };
+    step_tiles queries[GROUPS][STEPS]; /* by dims */
+    step_tiles k[STEPS][STEPS];        /* of 32 tokens, by dims */
+    step_tiles v[STEPS][STEPS];        /* of 32 dims, by tokens */
+    /* Of two groups: scores of 32 tokens, which become the probabilities' tiles of that step. */
+    union {
+        product scores;
+        step_tiles probabilities;
+    } tokens[2][STEPS];
+    product part[2];
+    /* Of the tokens so far: the largest score, in base 2, the sum of probabilities. */
+    float largest[GROUPS][HALVES][TILE], sum[GROUPS][HALVES][TILE];
 } workspace;
+_Static_assert(sizeof(workspace) <= ATTENTION_TILE_BYTES, "the memory a caller gives");
 
 /* ---- operands ---- */
 
-/* q rows [0, n_rows), up to 32, as tiles B; the rest zeros. */
-static void pack_queries(const float *q, int32_t n_rows, operand out)
+/* 32 halves, which leave no more than 3 bits to their low parts. */
+ALWAYS_INLINE void split_halves(__m512i x, void *high, void *low)
 {
+    vf a = _mm512_cvtph_ps(_mm512_castsi512_si256(x));
+    vf b = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(x, 1));
+    vf ha = high_part(a), hb = high_part(b);
+    _mm512_store_si512(high, interleave(ha, hb));
+    _mm512_store_si512(low, interleave(vf_sub(a, ha), vf_sub(b, hb)));
+}
+
+/* n_rows queries, times log2 e, as tiles B; the rest of the group zeros. */
+static void pack_queries(float (*rows)[DIM], int32_t n_rows, step_tiles *out)
+{
+    vf log2_e = vf_set1(1.44269504f);
     for (int s = 0; s < STEPS; s++) {
         for (int h = 0; h < HALVES; h++) {
             __m512i high[TILE], low[TILE];
-            for (int r = 0; r < TILE; r++) {
-                high[r] = low[r] = _mm512_setzero_si512();
-                if (h * TILE + r >= n_rows) continue;
-                const float *row = q + (h * TILE + r) * DIM + s * STEP;
-                split(vf_load(row), vf_load(row + VL), &high[r], &low[r]);
+            for (int i = 0; i < TILE; i++) {
+                high[i] = low[i] = _mm512_setzero_si512();
+                if (h * TILE + i >= n_rows) continue;
+                const float *q = rows[h * TILE + i] + s * STEP;
+                split_pairs(vf_mul(vf_load(q), log2_e), vf_mul(vf_load(q + VL), log2_e), &high[i],
+                            &low[i]);
             }
             transpose_words(high);
             transpose_words(low);
-            for (int r = 0; r < TILE; r++) {
-                _mm512_store_si512(out[0][s][h][r], high[r]);
-                _mm512_store_si512(out[1][s][h][r], low[r]);
+            for (int i = 0; i < TILE; i++) {
+                _mm512_store_si512(out[s][h][0][i], high[i]);
+                _mm512_store_si512(out[s][h][1][i], low[i]);
             }
         }
     }
 }
 
-/* 32 rows of K as tiles A. */
-static void pack_keys(const uint16_t *k, operand out)
+static void split_keys(const uint16_t *k, int n_steps, workspace *w)
 {
-    for (int t = 0; t < GROUP; t++) {
+    for (int t = 0; t < n_steps * STEP; t++)
         for (int s = 0; s < STEPS; s++) {
-            const uint16_t *p = k + t * DIM + s * STEP;
-            __m512i high, low;
-            split(vf_load_f16(p), vf_load_f16(p + VL), &high, &low);
-            _mm512_store_si512(out[0][s][t / TILE][t % TILE], high);
-            _mm512_store_si512(out[1][s][t / TILE][t % TILE], low);
+            step_tiles *out = &w->k[t / STEP][s];
+            int h = t % STEP / TILE, i = t % TILE;
+            split_halves(_mm512_loadu_si512(k + t * DIM + s * STEP), (*out)[h][0][i],
+                         (*out)[h][1][i]);
         }
+}
+
+/* Rows of the tokens beyond n_tokens, where there may be anything, count as zeros. */
+static void split_values(const uint16_t *v, int32_t n_tokens, int n_steps, workspace *w)
+{
+    for (int s = 0; s < n_steps; s++)
+        for (int g = 0; g < STEPS; g++) {
+            __m512i pairs[2][TILE]; /* of two tokens' dims 0 to 3 of every eight, 4 to 7 */
+            for (int i = 0; i < TILE; i++) {
+                int32_t t = s * STEP + 2 * i;
+                const uint16_t *p = v + t * DIM + g * GROUP;
+                __m512i x = _mm512_setzero_si512(), y = x;
+                if (t < n_tokens) x = _mm512_loadu_si512(p);
+                if (t + 1 < n_tokens) y = _mm512_loadu_si512(p + DIM);
+                pairs[0][i] = _mm512_unpacklo_epi16(x, y);
+                pairs[1][i] = _mm512_unpackhi_epi16(x, y);
+            }
+            step_tiles *out = &w->v[g][s];
+            for (int j = 0; j < 2; j++) {
+                transpose_words(pairs[j]);
+                for (int i = 0; i < TILE; i++) {
+                    int d = i / 4 * 8 + j * 4 + i % 4;
+                    split_halves(pairs[j][i], (*out)[d / TILE][0][d % TILE],
+                                 (*out)[d / TILE][1][d % TILE]);
+                }
+            }
+        }
+}
+
+/* ---- between products ---- */
+
+/* 2^y, relative error below 2e-7, and 0 below -150: y's whole part goes into the exponent, the rest
+ * into a polynomial with the least relative error over [0, 1), exactly 1 at 0. */
+ALWAYS_INLINE vf exp2_of(vf y)
+{
+    vf r = _mm512_reduce_ps(y, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    vf p = vf_set1(0x1.e975p-10f);
+    p = vf_fma(p, r, vf_set1(0x1.277854p-7f));
+    p = vf_fma(p, r, vf_set1(0x1.c91ce6p-5f));
+    p = vf_fma(p, r, vf_set1(0x1.ebdb56p-3f));
+    p = vf_fma(p, r, vf_set1(0x1.62e4bap-1f));
+    p = vf_fma(p, r, vf_set1(1.0f));
+    return _mm512_scalef_ps(p, y);
+}
+
+/* A group's scores on their way to probabilities, of 32 rows over n_items / 4 steps. An item is
+ * four pairs of tokens of one half. */
+typedef struct softmax {
+    float *scores;        /* products of n_steps */
+    __m512i seen[HALVES]; /* tokens of the block */
+    vf largest[HALVES], scale[HALVES], sum[HALVES];
+    int item, n_items;
+} softmax;
+
+/* What runs between products: nothing, probabilities of the group before, adding the part before to
+ * its sums. */
+typedef struct beside {
+    softmax *softmax;
+    const float *part;
+    float *out;
+    const vf *scale; // [HALVES]
+} beside;
+
+ALWAYS_INLINE void soften_pairs(softmax *x, int first, int n)
+{
+    enum { PAIRS = TILE };
+    int s = x->item / 8, h = x->item / 4 % 2;
+    float *at = x->scores + (s * HALVES + h) * GROUP * TILE;
+    vf largest = x->largest[h], sum = x->sum[h];
+    __m512i seen = _mm512_sub_epi32(x->seen[h], _mm512_set1_epi32(s * STEP));
+    for (int i = first; i < first + n; i++) {
+        int t = x->item % 4 * 4 + i;
+        vf p[2];
+        for (int j = 0; j < 2; j++) {
+            __mmask16 mask = _mm512_cmpgt_epi32_mask(seen, _mm512_set1_epi32(t + j * PAIRS));
+            vf y = vf_sub(vf_load(at + (t + j * PAIRS) * TILE), largest);
+            p[j] = _mm512_maskz_mov_ps(mask, exp2_of(y));
+            sum = vf_add(sum, p[j]);
+        }
+        __m512i high, low;
+        split_pairs(p[0], p[1], &high, &low);
+        _mm512_store_si512(at + t * TILE, high);
+        _mm512_store_si512(at + (t + PAIRS) * TILE, low);
     }
+    x->sum[h] = sum;
+}
+
+/* Starts from the scores of n_steps steps: the largest so far, and by how much what was summed up
+ * to here shrinks. */
+static void soften_start(softmax *x, float *scores, const int32_t *seen, int n_steps,
+                         float (*largest)[TILE], float (*sum)[TILE])
+{
+    *x = (softmax){.scores = scores, .n_items = n_steps * 8};
+    for (int h = 0; h < HALVES; h++) {
+        x->seen[h] = _mm512_loadu_si512(seen + h * TILE);
+        vf most = vf_set1(-INFINITY);
+        for (int s = 0; s < n_steps; s++) {
+            __m512i left = _mm512_sub_epi32(x->seen[h], _mm512_set1_epi32(s * STEP));
+            const float *at = scores + (s * HALVES + h) * GROUP * TILE;
+            for (int t = 0; t < GROUP; t++) {
+                __mmask16 mask = _mm512_cmpgt_epi32_mask(left, _mm512_set1_epi32(t));
+                most = _mm512_mask_max_ps(most, mask, vf_load(at + t * TILE), most);
+            }
+        }
+        vf before = vf_load(largest[h]);
+        x->largest[h] = vf_max(most, before);
+        x->scale[h] = exp2_of(vf_sub(before, x->largest[h]));
+        x->sum[h] = vf_mul(vf_load(sum[h]), x->scale[h]);
+        vf_store(largest[h], x->largest[h]);
+    }
+}
+
+static void soften_rest(softmax *x, float (*sum)[TILE])
+{
+    for (; x->item < x->n_items; x->item++) soften_pairs(x, 0, 4);
+    for (int h = 0; h < HALVES; h++) vf_store(sum[h], x->sum[h]);
     settle_memory();
 }
 
-/* Dims [dim, dim + 32) of V as tiles B of n_steps steps; rows of the tokens beyond n_tokens, where
- * there may be anything, count as zeros. */
-static void pack_values(const uint16_t *v, int dim, int32_t n_tokens, int n_steps, operand out)
+/* Eighth i of a product. */
+ALWAYS_INLINE void add_part(const beside *b, int i)
 {
-    for (int i = 0; i < n_steps * TILE; i++) {
-        const uint16_t *p = v + 2 * i * DIM + dim;
-        for (int h = 0; h < HALVES; h++) {
-            vf a = vf_zero(), b = vf_zero();
-            if (2 * i < n_tokens) a = vf_load_f16(p + h * VL);
-            if (2 * i + 1 < n_tokens) b = vf_load_f16(p + DIM + h * VL);
-            __m512i high, low;
-            split_pairs(a, b, &high, &low);
-            _mm512_store_si512(out[0][i / TILE][h][i % TILE], high);
-            _mm512_store_si512(out[1][i / TILE][h][i % TILE], low);
-        }
-    }
-    settle_memory();
+    vf scale = b->scale[i / 4];
+    for (int j = i * 8; j < i * 8 + 8; j++)
+        vf_store(b->out + j * VL,
+                 vf_fma(vf_load(b->out + j * VL), scale, vf_load(b->part + j * VL)));
 }
 
 /* ---- products ---- */
@@ -101,130 +234,155 @@ static void pack_values(const uint16_t *v, int dim, int32_t n_tokens, int n_step
 #define MULTIPLY_LOADED()                                                                          \
     do {                                                                                           \
         _tile_dpbf16ps(0, 4, 6);                                                                   \
-        _tile_dpbf16ps(1, 4, 7);                                                                   \
-        _tile_dpbf16ps(2, 5, 6);                                                                   \
+        _tile_dpbf16ps(1, 5, 6);                                                                   \
+        _tile_dpbf16ps(2, 4, 7);                                                                   \
         _tile_dpbf16ps(3, 5, 7);                                                                   \
     } while (0)
 
-/* c [32][c_stride] = a b over n_steps steps: high high + low high + high low. */
-static void multiply(operand a, operand b, int n_steps, float *c, int c_stride)
+/* c = a b over n_steps steps: high high + low high + high low. What streams by, a, is loaded with
+ * the hint that it is not needed again soon. */
+ALWAYS_INLINE void multiply(step_tiles *a, step_tiles *b, int n_steps, float *c, const beside *side)
 {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
     for (int s = 0; s < n_steps; s++) {
-        _tile_loadd(4, a[0][s][0], 64);
-        _tile_loadd(5, a[0][s][1], 64);
-        _tile_loadd(6, b[1][s][0], 64);
-        _tile_loadd(7, b[1][s][1], 64);
+        bool soften = side && side->softmax && side->softmax->item < side->softmax->n_items;
+        _tile_stream_loadd(4, a[s][0][0], 64);
+        _tile_stream_loadd(5, a[s][1][0], 64);
+        _tile_loadd(6, b[s][0][1], 64);
+        _tile_loadd(7, b[s][1][1], 64);
         MULTIPLY_LOADED();
-        _tile_loadd(6, b[0][s][0], 64);
-        _tile_loadd(7, b[0][s][1], 64);
+        if (soften) soften_pairs(side->softmax, 0, 1);
+        _tile_loadd(6, b[s][0][0], 64);
+        _tile_loadd(7, b[s][1][0], 64);
         MULTIPLY_LOADED();
-        _tile_loadd(4, a[1][s][0], 64);
-        _tile_loadd(5, a[1][s][1], 64);
+        if (soften) soften_pairs(side->softmax, 1, 1);
+        _tile_stream_loadd(4, a[s][0][1], 64);
+        _tile_stream_loadd(5, a[s][1][1], 64);
         MULTIPLY_LOADED();
+        if (soften) {
+            soften_pairs(side->softmax, 2, 2);
+            side->softmax->item++;
+        }
+        if (side && side->part) add_part(side, s);
     }
-    size_t stride = (size_t)c_stride * sizeof(float);
-    _tile_stored(0, c, stride);
-    _tile_stored(1, c + TILE, stride);
-    _tile_stored(2, c + TILE * c_stride, stride);
-    _tile_stored(3, c + TILE * c_stride + TILE, stride);
+    if (side && side->part)
+        for (int s = n_steps; s < STEPS; s++) add_part(side, s);
+    settle_memory();
+    _tile_stored(0, c, 64);
+    _tile_stored(1, c + TILE * TILE, 64);
+    _tile_stored(2, c + 2 * TILE * TILE, 64);
+    _tile_stored(3, c + 3 * TILE * TILE, 64);
     settle_memory();
 }
 
-/* ---- softmax ---- */
-
-/* 16 query rows: their probabilities over the tokens as tiles A, zero beyond visible[i]. */
-static void softmax(float (*scores)[GROUP], const int32_t *visible, int n_rows, int n_steps,
-                    operand out, int half, float *max, float *sum)
+/* Scores of a group, beside the probabilities of the one before. */
+static void score(workspace *w, int group, int n_steps, softmax *before)
 {
-    __mmask16 rows = (__mmask16)((1u << n_rows) - 1);
-    __m512i limit = _mm512_maskz_loadu_epi32(rows, visible);
-    vf largest = vf_set1(-INFINITY), total = vf_zero();
-    for (int t = 0; t < n_steps * STEP; t++) {
-        __mmask16 seen = _mm512_cmpgt_epi32_mask(limit, _mm512_set1_epi32(t));
-        largest = _mm512_mask_max_ps(largest, seen, vf_load(scores[t] + half * TILE), largest);
-    }
-    for (int s = 0; s < n_steps; s++) {
-        __m512i high[TILE], low[TILE];
-        for (int i = 0; i < TILE; i++) {
-            vf p[2];
-            for (int j = 0; j < 2; j++) {
-                int t = s * STEP + 2 * i + j;
-                __mmask16 seen = _mm512_cmpgt_epi32_mask(limit, _mm512_set1_epi32(t));
-                vf e = vf_exp(vf_sub(vf_load(scores[t] + half * TILE), largest));
-                p[j] = _mm512_maskz_mov_ps(seen, e);
-                total = vf_add(total, p[j]);
-            }
-            split_pairs(p[0], p[1], &high[i], &low[i]);
-        }
-        transpose_words(high);
-        transpose_words(low);
-        for (int r = 0; r < TILE; r++) {
-            _mm512_store_si512(out[0][s][half][r], high[r]);
-            _mm512_store_si512(out[1][s][half][r], low[r]);
-        }
-    }
-    _mm512_mask_storeu_ps(max, rows, largest);
-    _mm512_mask_storeu_ps(sum, rows, total);
-    settle_memory();
+    beside side = {.softmax = before};
+    for (int t = 0; t < n_steps; t++)
+        multiply(w->k[t], w->queries[group], STEPS, w->tokens[group % 2][t].scores[0][0][0], &side);
 }
 
-/* ---- the block ---- */
+/* out = out * scale + p V, or the product alone for the first block. */
+static void add_values(workspace *w, int group, int n_steps, const vf *scale, bool first)
+{
+    step_tiles *p = &w->tokens[group % 2][0].probabilities;
+    product *out = w->out[group];
+    if (first) {
+        for (int d = 0; d < STEPS; d++) multiply(w->v[d], p, n_steps, out[d][0][0][0], NULL);
+        return;
+    }
+    beside side = {.scale = scale};
+    for (int d = 0; d < STEPS; d++) {
+        multiply(w->v[d], p, n_steps, w->part[d % 2][0][0][0], &side);
+        side.part = w->part[d % 2][0][0][0];
+        side.out = out[d][0][0][0];
+    }
+    for (int i = 0; i < STEPS; i++) add_part(&side, i);
+}
+
+/* ---- the rows ---- */
 
 static int32_t smaller(int32_t a, int32_t b)
 {
     return a < b ? a : b;
 }
 
-static void score_block(const attention_block_args *a, int n_steps, workspace *w)
+/* How many of a block's tokens, from `start` on, row r sees. */
+static int32_t tokens_seen(const attention_tile_args *a, int64_t start, int32_t r)
 {
-    for (int32_t r = 0; r < a->n_rows; r += GROUP)
-        pack_queries(a->q + r * DIM, smaller(GROUP, a->n_rows - r), w->queries[r / GROUP]);
+    int64_t left = a->first + r / a->n_heads + 1 - start;
+    return left < 0 ? 0 : left < BLOCK ? (int32_t)left : BLOCK;
+}
+
+/* One block for all rows. */
+static void attend_block(const attention_tile_args *a, int32_t block, workspace *w)
+{
+    int32_t n_rows = a->n_tokens * a->n_heads;
+    int64_t start = (int64_t)block * BLOCK;
+    int32_t n_tokens = tokens_seen(a, start, n_rows - 1);
+    int n_steps = (n_tokens + STEP - 1) / STEP;
+    size_t offset = (size_t)a->blocks[block] * a->block_bytes;
+    split_keys((const uint16_t *)(const void *)((const char *)a->k + offset), n_steps, w);
+    split_values((const uint16_t *)(const void *)((const char *)a->v + offset), n_tokens, n_steps,
+                 w);
     settle_memory();
-    for (int t = 0; t < n_steps * STEP; t += GROUP) {
-        pack_keys((const uint16_t *)a->k + t * DIM, w->kv);
-        for (int32_t r = 0; r < a->n_rows; r += GROUP)
-            multiply(w->kv, w->queries[r / GROUP], STEPS, w->scores[r / GROUP][t], GROUP);
+    softmax soft[2] = {{0}};
+    int steps[2] = {0};
+    for (int g = 0; g * GROUP < n_rows + GROUP; g++) {
+        int this = g % 2, before = 1 - this;
+        steps[this] = 0;
+        if (g * GROUP < n_rows) {
+            int32_t seen[GROUP] = {0};
+            for (int32_t i = 0; i < smaller(GROUP, n_rows - g * GROUP); i++) {
+                seen[i] = tokens_seen(a, start, g * GROUP + i);
+                steps[this] = (seen[i] + STEP - 1) / STEP;
+            }
+            score(w, g, steps[this], &soft[before]);
+            soften_start(&soft[this], w->tokens[this][0].scores[0][0][0], seen, steps[this],
+                         w->largest[g], w->sum[g]);
+        }
+        if (g == 0 || steps[before] == 0) continue;
+        soften_rest(&soft[before], w->sum[g - 1]);
+        add_values(w, g - 1, steps[before], soft[before].scale, block == 0);
     }
 }
 
-static void add_values(const attention_block_args *a, int32_t n_tokens, int n_steps, workspace *w)
+static void store_rows(const attention_tile_args *a, int32_t first, int32_t n_rows, product *out,
+                       float (*sum)[TILE])
 {
-    for (int d = 0; d < DIM; d += GROUP) {
-        pack_values(a->v, d, n_tokens, n_steps, w->kv);
-        for (int32_t r = 0; r < a->n_rows; r += GROUP) {
-            float *out = a->out + r * DIM + d;
-            if (r + GROUP <= a->n_rows) {
-                multiply(w->probabilities[r / GROUP], w->kv, n_steps, out, DIM);
-                continue;
+    for (int d = 0; d < DIM; d += TILE) {
+        for (int h = 0; h < HALVES; h++) {
+            vf rows[VL];
+            for (int i = 0; i < TILE; i++)
+                rows[i] = vf_div(vf_load(out[d / GROUP][h][d / TILE % HALVES][i]), vf_load(sum[h]));
+            vf_transpose(rows);
+            for (int32_t i = 0; i < smaller(TILE, n_rows - h * TILE); i++) {
+                int32_t r = first + h * TILE + i;
+                vf_store(a->out + r / a->n_heads * a->stride + r % a->n_heads * DIM + d, rows[i]);
             }
-            multiply(w->probabilities[r / GROUP], w->kv, n_steps, w->out[0], GROUP);
-            for (int32_t i = 0; i < a->n_rows - r; i++)
-                memcpy(out + i * DIM, w->out[i], sizeof w->out[i]);
         }
     }
 }
 
-void attention_tile_f16_amx(const attention_block_args *a)
+void attention_tile_f16_amx(const attention_tile_args *a)
 {
-    workspace w;
-    int32_t n_tokens = 0;
-    for (int32_t r = 0; r < a->n_rows; r++)
-        if (a->visible[r] > n_tokens) n_tokens = a->visible[r];
-    int n_steps = (n_tokens + STEP - 1) / STEP;
+    workspace *w = (workspace *)a->workspace;
+    int32_t n_rows = a->n_tokens * a->n_heads;
+    for (int32_t r = 0; r < n_rows; r += GROUP) {
+        pack_queries(w->rows + r, smaller(GROUP, n_rows - r), w->queries[r / GROUP]);
+        for (int h = 0; h < HALVES; h++) {
+            vf_store(w->largest[r / GROUP][h], vf_set1(-INFINITY));
+            vf_store(w->sum[r / GROUP][h], vf_zero());
+        }
+    }
     configure_tiles();
-    score_block(a, n_steps, &w);
-    for (int32_t r = 0; r < a->n_rows; r += TILE)
-        softmax(w.scores[r / GROUP], a->visible + r, smaller(TILE, a->n_rows - r), n_steps,
-                w.probabilities[r / GROUP], r % GROUP / TILE, a->max + r, a->sum + r);
-    /* The second half of a group that has only one is multiplied along, unused: any finite bits. */
-    if (a->n_rows % GROUP != 0 && a->n_rows % GROUP <= TILE)
-        for (int s = 0; s < n_steps; s++)
-            for (int p = 0; p < PLANES; p++)
-                memset(w.probabilities[a->n_rows / GROUP][p][s][1], 0, sizeof(bf16_tile));
-    add_values(a, n_tokens, n_steps, &w);
+    for (int32_t block = 0; block * (int64_t)BLOCK < a->first + a->n_tokens; block++)
+        attend_block(a, block, w);
     _tile_release();
+    for (int32_t r = 0; r < n_rows; r += GROUP)
+        store_rows(a, r, smaller(GROUP, n_rows - r), w->out[r / GROUP], w->sum[r / GROUP]);
 }
