@@ -3,9 +3,9 @@
 #include <assert.h>
 
 static const char *const names[N_CPU_FEATURES] = {
-    "avx2",     "fma",      "f16c",       "avx512f",    "avx512bw",
-    "avx512dq", "avx512vl", "avx512vnni", "avx512bf16", "amx-tile",
-    "amx-bf16", "amx-int8", "dotprod",    "i8mm",       "bf16",
+    "avx2",     "fma",        "f16c",       "avx512f",    "avx512bw", "avx512dq",
+    "avx512vl", "avx512vnni", "avx512bf16", "avx512vbmi", "amx-tile", "amx-bf16",
+    "amx-int8", "dotprod",    "i8mm",       "bf16",
 };
 
 const char *cpu_feature_name(int i)
@@ -62,6 +62,7 @@ uint32_t cpu_features(void)
         if (bit(b7, 17)) features |= CPU_AVX512DQ;
         if (bit(b7, 30)) features |= CPU_AVX512BW;
         if (bit(b7, 31)) features |= CPU_AVX512VL;
+        if (bit(c7, 1)) features |= CPU_AVX512VBMI;
         if (bit(c7, 11)) features |= CPU_AVX512VNNI;
         if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && bit(a, 5)) features |= CPU_AVX512BF16;
     }

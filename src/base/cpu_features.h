@@ -14,19 +14,20 @@ enum {
     CPU_AVX512VL = 1 << 6,
     CPU_AVX512VNNI = 1 << 7,
     CPU_AVX512BF16 = 1 << 8,
-    CPU_AMX_TILE = 1 << 9, /* the three AMX bits only where the kernel granted the tile state */
-    CPU_AMX_BF16 = 1 << 10,
-    CPU_AMX_INT8 = 1 << 11,
-    CPU_DOTPROD = 1 << 12, /* beyond NEON, which every 64-bit Arm processor has */
-    CPU_I8MM = 1 << 13,
-    CPU_ARM_BF16 = 1 << 14,
-    N_CPU_FEATURES = 15,
+    CPU_AVX512VBMI = 1 << 9,
+    CPU_AMX_TILE = 1 << 10, /* the three AMX bits only where the kernel granted the tile state */
+    CPU_AMX_BF16 = 1 << 11,
+    CPU_AMX_INT8 = 1 << 12,
+    CPU_DOTPROD = 1 << 13, /* beyond NEON, which every 64-bit Arm processor has */
+    CPU_I8MM = 1 << 14,
+    CPU_ARM_BF16 = 1 << 15,
+    N_CPU_FEATURES = 16,
 
     /* What the kernels of an ISA need, all of it. */
     CPU_ISA_AVX2 = CPU_AVX2 | CPU_FMA | CPU_F16C,
     CPU_ISA_AVX512 =
         CPU_ISA_AVX2 | CPU_AVX512F | CPU_AVX512BW | CPU_AVX512DQ | CPU_AVX512VL | CPU_AVX512VNNI,
-    CPU_ISA_AMX = CPU_ISA_AVX512 | CPU_AVX512BF16 | CPU_AMX_TILE | CPU_AMX_BF16,
+    CPU_ISA_AMX = CPU_ISA_AVX512 | CPU_AVX512BF16 | CPU_AVX512VBMI | CPU_AMX_TILE | CPU_AMX_BF16,
     CPU_ISA_DOTPROD = CPU_DOTPROD,
     CPU_ISA_I8MM = CPU_ISA_DOTPROD | CPU_I8MM,
     CPU_ISA_ARM_BF16 = CPU_ISA_I8MM | CPU_ARM_BF16,

@@ -619,6 +619,7 @@ static void test_cpu_features(void **state)
             assert_string_not_equal(cpu_feature_name(i), cpu_feature_name(k));
     assert_string_equal(cpu_feature_name(0), "avx2");
     assert_string_equal(cpu_feature_name(__builtin_ctz(CPU_AVX512VNNI)), "avx512vnni");
+    assert_string_equal(cpu_feature_name(__builtin_ctz(CPU_AVX512VBMI)), "avx512vbmi");
     assert_string_equal(cpu_feature_name(__builtin_ctz(CPU_AMX_INT8)), "amx-int8");
     assert_string_equal(cpu_feature_name(__builtin_ctz(CPU_ARM_BF16)), "bf16");
 #if defined(__x86_64__)
@@ -629,6 +630,7 @@ static void test_cpu_features(void **state)
     assert_int_equal(!!(features & CPU_AVX512BW), !!__builtin_cpu_supports("avx512bw"));
     assert_int_equal(!!(features & CPU_AVX512DQ), !!__builtin_cpu_supports("avx512dq"));
     assert_int_equal(!!(features & CPU_AVX512VL), !!__builtin_cpu_supports("avx512vl"));
+    assert_int_equal(!!(features & CPU_AVX512VBMI), !!__builtin_cpu_supports("avx512vbmi"));
     assert_int_equal(!!(features & CPU_AVX512VNNI), !!__builtin_cpu_supports("avx512vnni"));
     assert_int_equal(features & (CPU_DOTPROD | CPU_I8MM | CPU_ARM_BF16), 0);
 #endif

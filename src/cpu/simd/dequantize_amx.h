@@ -1,10 +1,11 @@
 /* Blocks of 4-bit weights as bfloat16 tiles A, for gemm_amx.h.
  *
- * Dequantising: a 16-bit word of codes holds four columns. The 32 words of two groups, shifted by
- * 0, 4, 8 or 12 bits, are indices into a table of 2 x 16 bf16 values, the upper half for the second
- * group: one look-up (vpermw) gives 32 weights. So the columns of a step are 4 l + j of one group
- * and 4 l + j of the next, l < 16, and the inputs are packed in that order. About 20 instructions
- * for 128 weights, shared by all inputs. An odd last group takes two steps of its own.
+ * Dequantising: a 16-bit word of codes holds four columns. Code j of the 32 words of two groups is
+ * moved into both bytes of its word (vpmultishiftqb), and these are indices into a table of 2 x 16
+ * bf16 values, 64 bytes (vpermb): 32 weights for three instructions. So the columns of a step are
+ * 4 l + j of one group and 4 l + j of the next, l < 16, and the inputs are packed in that order.
+ * About 17 instructions of two ports for 128 weights, shared by all inputs. An odd last group takes
+ * two steps of its own.
  */
 #ifndef CALLA_CPU_DEQUANTIZE_AMX_H
 #define CALLA_CPU_DEQUANTIZE_AMX_H
@@ -58,25 +59,36 @@ ALWAYS_INLINE __m512 code_values(float scale, float bias)
     return _mm512_fmadd_ps(iota, _mm512_set1_ps(scale), _mm512_set1_ps(bias));
 }
 
+/* Of each quadword of codes, eight bits for both bytes of word w, from the one before code j of the
+ * word on: bit 16 w + 4 j - 1, which may be the last one. */
+#define BIT_OFFSET(bit) ((int64_t)((bit)&63) * 0x0101)
+#define CODE_OFFSETS(j)                                                                            \
+    _mm512_set1_epi64(BIT_OFFSET(4 * (j)-1) | BIT_OFFSET(4 * (j) + 15) << 16 |                     \
+                      BIT_OFFSET(4 * (j) + 31) << 32 | BIT_OFFSET(4 * (j) + 47) << 48)
+
+/* 32 weights from 32 words of codes v and the table of two groups, bf16. Bits 1 to 4 of an index
+ * are the code, bit 0 tells the upper byte of a value from the lower, bit 5 the second group. */
+ALWAYS_INLINE __m512i look_up_codes(__m512i offsets, __m512i v, __m512i table)
+{
+    const __m512i code = _mm512_set1_epi8(0x1e);
+    const __m512i place =
+        _mm512_inserti64x4(_mm512_set1_epi16(0x0100), _mm256_set1_epi16(0x2120), 1);
+    __m512i bits = _mm512_multishift_epi64_epi8(offsets, v);
+    /* (bits & code) | place in one instruction */
+    return _mm512_permutexvar_epi8(_mm512_ternarylogic_epi32(bits, code, place, 0xea), table);
+}
+
 /* 128 columns of a row, two groups, four steps; scales and biases of the two. */
 ALWAYS_INLINE void load_pair(const uint8_t *codes, const float *scales, const float *biases,
                              uint16_t *out)
 {
-    const __m512i low = _mm512_set1_epi16(15);
-    /* Words of the second group look into the upper half of the table. */
-    const __m512i half = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(16), 1);
     __m512i table = (__m512i)_mm512_cvtne2ps_pbh(code_values(scales[1], biases[1]),
                                                  code_values(scales[0], biases[0]));
     __m512i v = _mm512_loadu_si512(codes);
-    /* (v & 15) | half in one instruction */
-    __m512i i0 = _mm512_ternarylogic_epi32(v, low, half, 0xea);
-    __m512i i1 = _mm512_ternarylogic_epi32(_mm512_srli_epi16(v, 4), low, half, 0xea);
-    __m512i i2 = _mm512_ternarylogic_epi32(_mm512_srli_epi16(v, 8), low, half, 0xea);
-    __m512i i3 = _mm512_or_si512(_mm512_srli_epi16(v, 12), half);
-    _mm512_store_si512(out, _mm512_permutexvar_epi16(i0, table));
-    _mm512_store_si512(out + STEP_STRIDE, _mm512_permutexvar_epi16(i1, table));
-    _mm512_store_si512(out + 2 * STEP_STRIDE, _mm512_permutexvar_epi16(i2, table));
-    _mm512_store_si512(out + 3 * STEP_STRIDE, _mm512_permutexvar_epi16(i3, table));
+    _mm512_store_si512(out, look_up_codes(CODE_OFFSETS(0), v, table));
+    _mm512_store_si512(out + STEP_STRIDE, look_up_codes(CODE_OFFSETS(1), v, table));
+    _mm512_store_si512(out + 2 * STEP_STRIDE, look_up_codes(CODE_OFFSETS(2), v, table));
+    _mm512_store_si512(out + 3 * STEP_STRIDE, look_up_codes(CODE_OFFSETS(3), v, table));
 }
 
 /* 64 columns, an odd last group: two steps. */
