@@ -151,19 +151,17 @@ typedef struct expert_unit {
 /* P = prefill_chunk rows, k slots a row. */
 typedef struct prefill_scratch {
     float *x, *u;          // [P][D] residual stream, normed input
-    unsigned char *packed; // [P][max(D, query_size, value_size)] packed
+    unsigned char *packed; // [P][max(D, query_size)] packed
     float *out;            // [P][D] out_proj's output
     /* GDN and attention share memory. */
-    float *c;         // [3 + P][conv_channels] projected, after the three rows before
-    float *convolved; // [n_threads][conv_channels]
+    float *projected; // [n_threads] some tokens of a head, after the three rows before
     /* Of the tokens since the last multiple of GDN_CELL and the chunk's, R = GDN_CELL - 1 + P: */
     float *qk;                   // [Hk][R][2][128] normalised; those before the chunk have only k
     float *products;             // [Hk][cells of R][GDN_CELL_PRODUCTS]
     float *decay;                // [R][Hv]
     float *values;               // [Hv][R][128], then the recurrence's outputs
-    float *z;                    // [P][value_size]
-    float *mixed;                // [n_threads][pack_tile][value_size] normed, to be packed
-    float *a, *b, *beta;         // [P][Hv]
+    unsigned char *mixed;        // [P][value_size] normed, packed
+    float *beta;                 // [P][Hv]
     float *q_gate;               // [P][2 query_size]
     float *k, *v;                // [P][kv_size]
     float *attention_mixed;      // [P][query_size]
@@ -305,6 +303,9 @@ void prefill_moe(backend *b, int32_t index, int64_t first, int32_t n);
 /* As thread_pool_run, but in pieces of `piece` items that threads take as they get free: for items
  * of unequal size, and for threads that are not equally fast, as on a shared machine. */
 void run_pieces(thread_pool *pool, int64_t n, int64_t piece, thread_pool_fn fn, void *context);
+/* The same in pieces that get smaller towards the end, from `most` items to one. */
+void run_ending_pieces(thread_pool *pool, int64_t n, int64_t most, thread_pool_fn fn,
+                       void *context);
 
 /* thread_pool_run as one call of `op`. */
 static inline void run_region(backend *b, operation op, int64_t n, int64_t grain, thread_pool_fn fn,

@@ -48,6 +48,16 @@ void pack_input_bf16_c(const float *x, int64_t x_stride, const int32_t *rows, in
     pack(x, x_stride, rows, n, cols, true, packed);
 }
 
+/* Rows of quantize_input, which come one by one. */
+void gather_rows_q4_c(const void *packed_rows, const int32_t *rows, int32_t n, int32_t cols,
+                      void *packed)
+{
+    size_t bytes = quantized_bytes(cols);
+    for (int32_t i = 0; i < n; i++)
+        memcpy((char *)packed + (size_t)i * bytes,
+               (const char *)packed_rows + (size_t)rows[i] * bytes, bytes);
+}
+
 /* Rows [r, r + n_rows) by columns [c, c + n_cols); rows up to the next multiple of 4 are zeroed. */
 static void load_weights(const matrix *w, int32_t r, int32_t n_rows, int32_t c, int32_t n_cols,
                          bool bf16, float weights[TILE_ROWS][TILE_COLS])

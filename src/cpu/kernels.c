@@ -79,6 +79,9 @@ static void use_c(cpu_kernels *k)
         (k)->pack_tile = 1;                                                                        \
         (k)->pack_group_bytes = QUANT_GROUP * 2;                                                   \
         (k)->pack_input = pack_input_q4_##isa_name;                                                \
+        (k)->pack_columns = pack_columns_q4_##isa_name;                                            \
+        (k)->pack_rows = pack_input_q4_##isa_name;                                                 \
+        (k)->gather_rows = gather_rows_q4_c;                                                       \
         (k)->gemm = gemm_q4_##isa_name;                                                            \
         (k)->measure_multiply = measure_multiply_q4_##isa_name;                                    \
     } while (0)
@@ -103,6 +106,9 @@ static void use_amx(cpu_kernels *k)
     k->pack_group_bytes = QUANT_GROUP * 2;
     k->gemm_inputs = GEMM_BF16;
     k->pack_input = pack_input_bf16_amx;
+    k->pack_columns = NULL;
+    k->pack_rows = pack_rows_bf16_amx;
+    k->gather_rows = gather_rows_bf16_amx;
     k->gemm = gemm_bf16_amx;
     k->gemm_gated = gemm_gated_bf16_amx;
     k->pack_tile_f32 = 16;

@@ -98,6 +98,16 @@ typedef enum gemm_inputs {
 typedef void pack_input_fn(const float *x, int64_t x_stride, const int32_t *rows, int32_t n,
                            int32_t cols, void *packed);
 
+/* Of n whole rows of `cols` columns [col, col + n_cols) alone, multiples of 128 (but for the last
+ * ones); x [n][n_cols]. */
+typedef void pack_columns_fn(const float *x, int32_t n, int32_t col, int32_t n_cols, int32_t cols,
+                             void *packed);
+
+/* As pack_input_fn does, of rows of `packed_rows`, each of which pack_rows (as pack_input) wrote:
+ * what takes several of its tiles is converted once. */
+typedef void gather_rows_fn(const void *packed_rows, const int32_t *rows, int32_t n, int32_t cols,
+                            void *packed);
+
 /* y[i * y_stride + r] = W[r] . x_i for r in [begin, end), i < n, x from pack_input. Each weight is
  * dequantised or unpacked once per some hundred inputs. 2 n operations a weight. */
 typedef void gemm_fn(const matrix *w, int32_t begin, int32_t end, const void *packed, int32_t n,
@@ -315,6 +325,9 @@ typedef struct cpu_kernels {
     quantize_input_fn *quantize_input;
     gemv_q4_fn *gemv_q4;
     pack_input_fn *pack_input;
+    pack_columns_fn *pack_columns; /* or NULL: see pack_input_columns */
+    pack_input_fn *pack_rows;    /* rows for gather_rows; both NULL where they would gain nothing */
+    gather_rows_fn *gather_rows; /* the same bits as pack_input of the rows */
     gemm_fn *gemm;
     gemm_gated_fn *gemm_gated; /* or NULL */
     /* The pair in f32, which router logits always take; the same two for GEMM_F32. */
@@ -355,6 +368,20 @@ static inline size_t packed_bytes(const cpu_kernels *k, int32_t n, int32_t cols)
     return rows * (size_t)(cols / QUANT_GROUP) * (size_t)k->pack_group_bytes;
 }
 
+/* pack_columns_fn for any table: tiles are rows by columns, one after another. */
+static inline void pack_input_columns(const cpu_kernels *k, const float *x, int32_t n, int32_t col,
+                                      int32_t n_cols, int32_t cols, unsigned char *packed)
+{
+    if (k->pack_columns) {
+        k->pack_columns(x, n, col, n_cols, cols, packed);
+        return;
+    }
+    for (int32_t i = 0; i < n; i += k->pack_tile)
+        k->pack_input(x + (int64_t)i * n_cols, n_cols, NULL,
+                      n - i < k->pack_tile ? n - i : k->pack_tile, n_cols,
+                      packed + packed_bytes(k, i, cols) + packed_bytes(k, k->pack_tile, col));
+}
+
 /* Of n rows from pack_input_f32. */
 static inline size_t packed_bytes_f32(const cpu_kernels *k, int32_t n, int32_t cols)
 {
@@ -370,7 +397,9 @@ static inline size_t packed_bytes_f32(const cpu_kernels *k, int32_t n, int32_t c
     quantize_input_fn quantize_input_##isa;                                                        \
     gemv_q4_fn gemv_q4_##isa;                                                                      \
     pack_input_fn pack_input_##isa, pack_input_bf16_##isa;                                         \
-    pack_input_fn pack_input_q4_##isa;                                                             \
+    pack_input_fn pack_input_q4_##isa, pack_rows_bf16_##isa;                                       \
+    pack_columns_fn pack_columns_q4_##isa;                                                         \
+    gather_rows_fn gather_rows_q4_##isa, gather_rows_bf16_##isa;                                   \
     gemm_fn gemm_##isa, gemm_bf16_##isa, gemm_q4_##isa;                                            \
     gemm_gated_fn gemm_gated_bf16_##isa;                                                           \
     rmsnorm_fn rmsnorm_##isa;                                                                      \

@@ -12,7 +12,7 @@ void prefill_scratch_take(backend *b)
     arena *m = &b->scratch.memory;
     prefill_scratch *p = &b->scratch.prefill;
     size_t rows = (size_t)b->options.prefill_chunk, hidden = (size_t)c->hidden_size;
-    int32_t widest = larger_of(c->hidden_size, larger_of(c->query_size, c->value_size));
+    int32_t widest = larger_of(c->hidden_size, c->query_size);
     p->x = take_floats(m, rows, hidden);
     p->u = take_floats(m, rows, hidden);
     p->out = take_floats(m, rows, hidden);
@@ -30,7 +30,8 @@ void prefill_scratch_take(backend *b)
 
 typedef struct pieces {
     _Atomic int64_t next;
-    int64_t n, piece;
+    int64_t n, least, most;
+    int64_t per_share; /* a piece is 1 / so many of what is left */
     thread_pool_fn fn;
     void *context;
 } pieces;
@@ -39,18 +40,33 @@ static void pieces_part(void *context, int64_t begin, int64_t end, int thread)
 {
     pieces *p = context;
     (void)begin, (void)end;
-    for (;;) {
-        int64_t from = atomic_fetch_add_explicit(&p->next, p->piece, memory_order_relaxed);
-        if (from >= p->n) return;
-        p->fn(p->context, from, from + p->piece < p->n ? from + p->piece : p->n, thread);
+    int64_t from = atomic_load_explicit(&p->next, memory_order_relaxed);
+    while (from < p->n) {
+        int64_t size = (p->n - from) / p->per_share, to;
+        size = size < p->least ? p->least : size > p->most ? p->most : size;
+        to = from + size < p->n ? from + size : p->n;
+        if (!atomic_compare_exchange_weak_explicit(&p->next, &from, to, memory_order_relaxed,
+                                                   memory_order_relaxed))
+            continue;
+        p->fn(p->context, from, to, thread);
+        from = atomic_load_explicit(&p->next, memory_order_relaxed);
     }
+}
+
+static void run(thread_pool *pool, pieces *p)
+{
+    int64_t n_pieces = (p->n + p->least - 1) / p->least, threads = thread_pool_size(pool);
+    thread_pool_run(pool, n_pieces < threads ? n_pieces : threads, 1, pieces_part, p);
 }
 
 void run_pieces(thread_pool *pool, int64_t n, int64_t piece, thread_pool_fn fn, void *context)
 {
-    pieces p = {0, n, piece, fn, context};
-    int64_t n_pieces = (n + piece - 1) / piece, threads = thread_pool_size(pool);
-    thread_pool_run(pool, n_pieces < threads ? n_pieces : threads, 1, pieces_part, &p);
+    run(pool, &(pieces){0, n, piece, piece, 1, fn, context});
+}
+
+void run_ending_pieces(thread_pool *pool, int64_t n, int64_t most, thread_pool_fn fn, void *context)
+{
+    run(pool, &(pieces){0, n, 1, most, 4 * (int64_t)thread_pool_size(pool), fn, context});
 }
 
 void chunk_run(backend *b, operation op, int64_t n, int64_t least, thread_pool_fn fn, void *context)
@@ -59,6 +75,14 @@ void chunk_run(backend *b, operation op, int64_t n, int64_t least, thread_pool_f
     int64_t share = n / (thread_pool_size(b->pool) * PER_THREAD);
     int64_t start = profile_start(&b->profile);
     run_pieces(b->pool, n, share > least ? share / least * least : least, fn, context);
+    profile_stop(&b->profile, op, start);
+}
+
+void chunk_run_ending(backend *b, operation op, int64_t n, int64_t most, thread_pool_fn fn,
+                      void *context)
+{
+    int64_t start = profile_start(&b->profile);
+    run_ending_pieces(b->pool, n, most, fn, context);
     profile_stop(&b->profile, op, start);
 }
 
@@ -74,7 +98,7 @@ static void project_part(void *context, int64_t begin, int64_t end, int thread)
         int64_t from = begin > first ? begin - first : 0;
         int64_t to = end - first < job->m->rows ? end - first : job->m->rows;
         if (from < to)
-            t->b->k.gemm(job->m, (int32_t)from, (int32_t)to, t->p->packed, t->n_inputs, job->y,
+            t->b->k.gemm(job->m, (int32_t)from, (int32_t)to, t->inputs, t->n_inputs, job->y,
                          job->stride);
         first += job->m->rows;
     }
@@ -98,21 +122,23 @@ void chunk_project(chunk *t, operation op, int32_t n_inputs)
 }
 
 /* Packs rows [begin, end), begin a multiple of the tile, of x [n][cols]. */
-static void pack_rows(chunk *t, const float *x, int32_t cols, int64_t begin, int64_t end)
+static void pack_piece(chunk *t, pack_input_fn *pack, const float *x, int32_t cols, int64_t begin,
+                       int64_t end)
 {
-    t->b->k.pack_input(x + begin * cols, cols, NULL, (int32_t)(end - begin), cols,
-                       t->p->packed + packed_bytes(&t->b->k, (int32_t)begin, cols));
+    pack(x + begin * cols, cols, NULL, (int32_t)(end - begin), cols,
+         t->p->packed + packed_bytes(&t->b->k, (int32_t)begin, cols));
 }
 
 static void pack_part(void *context, int64_t begin, int64_t end, int thread)
 {
     chunk *t = context;
     (void)thread;
-    pack_rows(t, t->to_pack, t->pack_cols, begin, end);
+    pack_piece(t, t->b->k.pack_input, t->to_pack, t->pack_cols, begin, end);
 }
 
 void chunk_pack(chunk *t, operation op, const float *x, int32_t cols, int32_t n)
 {
+    t->inputs = t->p->packed;
     t->to_pack = x;
     t->pack_cols = cols;
     chunk_run(t->b, op, n, t->b->k.pack_tile, pack_part, t);
@@ -134,16 +160,17 @@ static void norm_part(void *context, int64_t begin, int64_t end, int thread)
                 b->k.rmsnorm(x, t->factor, hidden, b->config.rms_eps, t->p->u + i * hidden);
             if (!isfinite(mean) && t->p->bad_norm[i] < 0) t->p->bad_norm[i] = t->norm;
         }
-        if (t->pack) pack_rows(t, t->p->u, hidden, first, behind);
+        if (t->pack) pack_piece(t, t->pack, t->p->u, hidden, first, behind);
     }
 }
 
-/* With `add` x += out; u = norm(x), and packed with `pack`. */
-static void norm_rows(chunk *t, const float *factor, bool add, bool pack)
+/* With `add` x += out; u = norm(x), and packed with `pack` unless that is NULL. */
+static void norm_rows(chunk *t, const float *factor, bool add, pack_input_fn *pack)
 {
     t->factor = factor;
     t->add = add;
     t->pack = pack;
+    t->inputs = t->p->packed;
     chunk_run(t->b, OP_NORMS, t->n, t->b->k.pack_tile, norm_part, t);
 }
 
@@ -152,7 +179,7 @@ void chunk_project_output(chunk *t, const matrix *m, operation op)
     chunk_add_product(t, m, t->p->out, t->b->config.hidden_size);
     chunk_project(t, op, t->n);
     t->norm++;
-    norm_rows(t, t->prepared->post_norm, true, t->b->k.pack_tile == 1); /* see prefill_moe.c */
+    norm_rows(t, t->prepared->post_norm, true, t->b->k.pack_rows); /* see prefill_moe.c */
 }
 
 /* ---- the chunk ---- */
@@ -179,7 +206,7 @@ static void run_layer(chunk *t, int32_t i)
     t->layer = &t->b->weights->layers[i];
     t->prepared = &t->b->prepared.layers[i];
     call_tap(t, i, t->p->x);
-    norm_rows(t, t->prepared->input_norm, false, true);
+    norm_rows(t, t->prepared->input_norm, false, t->b->k.pack_input);
     if (t->layer->is_attention)
         chunk_attention(t);
     else
@@ -224,7 +251,7 @@ static calla_status run_chunk(chunk *t, const calla_control *control, calla_erro
         run_layer(t, i);
     }
     t->norm = 2 * b->config.n_layers;
-    norm_rows(t, b->prepared.final_norm, false, false);
+    norm_rows(t, b->prepared.final_norm, false, NULL);
     call_tap(t, b->config.n_layers, t->p->u);
     return check_finite(t, err);
 }

@@ -1,9 +1,21 @@
-/* The Gated DeltaNet mixer of a prefill chunk (MODEL.md 3.4 to 3.7): convolution and gates by
- * token, the recurrence in cells of GDN_CELL tokens at absolute positions, a slice of a head at a
- * time. */
+/* The Gated DeltaNet mixer of a prefill chunk (MODEL.md 3.4 to 3.7): projections with the
+ * convolution behind them, some heads at a time; the recurrence in cells of GDN_CELL tokens at
+ * absolute positions, a slice of a head at a time. */
 #include "cpu/prefill.h"
 
 #include <string.h>
+
+enum {
+    PROJECTED_TOKENS = 256, /* at a time: their inputs, 1 MB, stay in L2 beside what they give */
+    PROJECTED_HEADS = 4,    /* of a piece, which reads all inputs once */
+};
+
+/* A head's rows with the three before them, or a and b. */
+static size_t projected_floats(const model_config *c)
+{
+    return (size_t)(PROJECTED_TOKENS + CONV_TAPS - 1) *
+           (size_t)larger_of(GDN_HEAD_DIM, 2 * c->n_value_heads);
+}
 
 void chunk_gdn_take(backend *b, size_t rows)
 {
@@ -11,18 +23,13 @@ void chunk_gdn_take(backend *b, size_t rows)
     arena *m = &b->scratch.memory;
     prefill_scratch *p = &b->scratch.prefill;
     size_t heads = (size_t)c->n_value_heads;
-    p->c = take_floats(m, rows + CONV_TAPS - 1, (size_t)c->conv_channels);
     size_t cells = (rows + GDN_CELL - 1) / GDN_CELL + 1, most = rows + GDN_CELL - 1;
-    p->convolved = take_floats(m, (size_t)b->options.n_threads, (size_t)c->conv_channels);
+    p->projected = take_floats(m, (size_t)b->options.n_threads, projected_floats(c));
     p->qk = take_floats(m, most, 2 * (size_t)c->key_size);
     p->products = take_floats(m, cells * (size_t)c->n_key_heads, GDN_CELL_PRODUCTS);
     p->decay = take_floats(m, most, heads);
     p->values = take_floats(m, most, (size_t)c->value_size);
-    p->z = take_floats(m, rows, (size_t)c->value_size);
-    p->mixed = take_floats(m, (size_t)b->options.n_threads * (size_t)b->k.pack_tile,
-                           (size_t)c->value_size);
-    p->a = take_floats(m, rows, heads);
-    p->b = take_floats(m, rows, heads);
+    p->mixed = take(m, 1, 1, packed_bytes(&b->k, (int32_t)rows, c->value_size));
     p->beta = take_floats(m, rows, heads);
 }
 
@@ -62,43 +69,101 @@ static float *convolved_row(const chunk *t, int32_t head, int64_t i)
     return head < key_heads ? qk : qk + GDN_HEAD_DIM;
 }
 
-/* Heads [from, to) of a token. */
-static void convolve_heads(chunk *t, int64_t i, int32_t from, int32_t to, float *f)
+/* ---- projections and convolution ---- */
+
+/* Tokens from `first` of the chunk on are to be convolved: the three rows of a head before them,
+ * zeros before the text. Within the chunk they are where the ones before left them. */
+static void load_window(const chunk *t, int32_t head, int32_t first, float *rows)
 {
-    const model_config *c = &t->b->config;
-    const cpu_kernels *k = &t->b->k;
-    const float *rows[CONV_TAPS];
-    for (int j = 0; j < CONV_TAPS; j++) rows[j] = t->p->c + (i + j) * c->conv_channels;
-    k->conv_silu(rows, t->prepared->conv, c->conv_channels, from * GDN_HEAD_DIM, to * GDN_HEAD_DIM,
-                 f);
-    for (int32_t h = from; h < to; h++) {
-        float *x = f + h * GDN_HEAD_DIM;
-        if (h < 2 * c->n_key_heads)
-            k->l2norm(x, h < c->n_key_heads ? 1.0f / sqrtf(GDN_HEAD_DIM) : 1.0f);
-        memcpy(convolved_row(t, h, i), x, GDN_HEAD_DIM * sizeof(float));
+    float *state = first == 0 ? t->s->at.state : t->b->store.spare_state;
+    for (int i = 0; i < CONV_TAPS - 1; i++, rows += GDN_HEAD_DIM) {
+        int64_t position = t->first + first + 1 + i;
+        if (t->first + first == 0)
+            memset(rows, 0, GDN_HEAD_DIM * sizeof(float));
+        else
+            memcpy(rows,
+                   state_window(t->b, state, t->prepared->gdn_index, position) +
+                       head * GDN_HEAD_DIM,
+                   GDN_HEAD_DIM * sizeof(float));
     }
 }
 
-/* Tokens [begin, end), some heads of all of them at a time: their taps and the four rows a token
- * needs stay in L1. */
-static void convolve_part(void *context, int64_t begin, int64_t end, int thread)
+/* The last three rows of a head before token `first` of the chunk to the new state. */
+static void store_window(const chunk *t, int32_t head, int32_t first, const float *rows)
 {
-    enum { HEADS = 8 };
-    chunk *t = context;
+    for (int i = 0; i < CONV_TAPS - 1; i++)
+        memcpy(state_window(t->b, t->b->store.spare_state, t->prepared->gdn_index,
+                            t->first + first + 1 + i) +
+                   head * GDN_HEAD_DIM,
+               rows + i * GDN_HEAD_DIM, GDN_HEAD_DIM * sizeof(float));
+}
+
+/* n rows of `rows`, the first three of which come before token `first`. */
+static void convolve(const chunk *t, int32_t head, int32_t first, int32_t n, const float *rows)
+{
     const model_config *c = &t->b->config;
-    prefill_scratch *p = t->p;
-    const int32_t n_heads = c->conv_channels / GDN_HEAD_DIM;
-    float *f = p->convolved + (size_t)thread * (size_t)c->conv_channels;
-    for (int32_t h = 0; h < n_heads; h += HEADS)
-        for (int64_t i = begin; i < end; i++)
-            convolve_heads(t, i, h, smaller_of(h + HEADS, n_heads), f);
-    for (int64_t i = begin; i < end; i++) {
-        int64_t gates = i * c->n_value_heads;
-        t->b->k.gdn_gates(p->a + gates, p->b + gates, t->prepared->neg_exp_a, t->prepared->dt_bias,
-                          c->n_value_heads, p->decay + gates + tokens_before(t) * c->n_value_heads,
-                          p->beta + gates);
+    const cpu_kernels *k = &t->b->k;
+    const float *taps = t->prepared->conv + (size_t)head * GDN_HEAD_DIM;
+    for (int32_t i = 0; i < n; i++, rows += GDN_HEAD_DIM) {
+        const float *at[CONV_TAPS];
+        for (int j = 0; j < CONV_TAPS; j++) at[j] = rows + j * GDN_HEAD_DIM;
+        float *x = convolved_row(t, head, first + i);
+        k->conv_silu(at, taps, c->conv_channels, 0, GDN_HEAD_DIM, x);
+        if (head < 2 * c->n_key_heads)
+            k->l2norm(x, head < c->n_key_heads ? 1.0f / sqrtf(GDN_HEAD_DIM) : 1.0f);
     }
 }
+
+/* y [n][to - from] = rows [from, to) of m times tokens [first, first + n). */
+static void project_rows(const chunk *t, const matrix *m, int32_t from, int32_t to, int32_t first,
+                         int32_t n, float *y)
+{
+    const cpu_kernels *k = &t->b->k;
+    matrix rows = matrix_rows(m, from, to - from);
+    k->gemm(&rows, 0, to - from, t->inputs + packed_bytes(k, first, m->cols), n, y, to - from);
+}
+
+/* A head of queries, keys or values: what is projected stays in L2 until it is convolved. */
+static void project_head(const chunk *t, int32_t head, int32_t first, int32_t n, float *projected)
+{
+    float *rows = projected + (CONV_TAPS - 1) * GDN_HEAD_DIM;
+    load_window(t, head, first, projected);
+    project_rows(t, &t->layer->gdn.qkv, head * GDN_HEAD_DIM, (head + 1) * GDN_HEAD_DIM, first, n,
+                 rows);
+    convolve(t, head, first, n, projected);
+    store_window(t, head, first + n, projected + (size_t)n * GDN_HEAD_DIM);
+}
+
+static void project_gates(const chunk *t, int32_t first, int32_t n, float *projected)
+{
+    const int32_t heads = t->b->config.n_value_heads;
+    float *a = projected, *b = a + (size_t)n * (size_t)heads;
+    project_rows(t, &t->layer->gdn.a, 0, heads, first, n, a);
+    project_rows(t, &t->layer->gdn.b, 0, heads, first, n, b);
+    for (int32_t i = 0; i < n; i++)
+        t->b->k.gdn_gates(
+            a + i * heads, b + i * heads, t->prepared->neg_exp_a, t->prepared->dt_bias, heads,
+            t->p->decay + (tokens_before(t) + first + i) * heads, t->p->beta + (first + i) * heads);
+}
+
+/* Heads of the convolution [begin, end), behind the last one the gates: of some tokens at a time,
+ * whose inputs stay in L2, too. */
+static void project_part(void *context, int64_t begin, int64_t end, int thread)
+{
+    chunk *t = context;
+    const int64_t n_heads = t->b->config.conv_channels / GDN_HEAD_DIM;
+    float *projected = t->p->projected + (size_t)thread * projected_floats(&t->b->config);
+    for (int32_t first = 0; first < t->n; first += PROJECTED_TOKENS) {
+        int32_t n = smaller_of(PROJECTED_TOKENS, t->n - first);
+        for (int64_t i = begin; i < end; i++)
+            if (i < n_heads)
+                project_head(t, (int32_t)i, first, n, projected);
+            else
+                project_gates(t, first, n, projected);
+    }
+}
+
+/* ---- recurrence ---- */
 
 /* Units: cells of key heads. */
 static void products_part(void *context, int64_t begin, int64_t end, int thread)
@@ -212,68 +277,52 @@ static void recurrence(chunk *t)
     profile_stop(&t->b->profile, OP_GDN_SCAN, start);
 }
 
-/* Tokens [begin, end), begin a multiple of the tile: normed and packed. */
-static void gated_norm_part(void *context, int64_t begin, int64_t end, int thread)
+/* ---- output ---- */
+
+/* A value head of some tokens: what the recurrence gave is normed and packed as soon as its gate is
+ * projected. */
+static void gate_head(const chunk *t, int32_t head, int32_t first, int32_t n, float *projected)
 {
-    chunk *t = context;
     const model_config *c = &t->b->config;
     const cpu_kernels *k = &t->b->k;
-    float *mixed = t->p->mixed + (int64_t)thread * k->pack_tile * c->value_size;
-    for (int64_t first = begin; first < end; first += k->pack_tile) {
-        int32_t n = end - first < k->pack_tile ? (int32_t)(end - first) : k->pack_tile;
-        for (int32_t h = 0; h < c->n_value_heads; h++)
-            for (int64_t i = first; i < first + n; i++)
-                k->gated_norm(value_rows(t, h) + i * GDN_HEAD_DIM,
-                              t->p->z + i * c->value_size + h * GDN_HEAD_DIM, t->prepared->gdn_norm,
-                              c->rms_eps, mixed + (i - first) * c->value_size + h * GDN_HEAD_DIM);
-        k->pack_input(mixed, c->value_size, NULL, n, c->value_size,
-                      t->p->packed + packed_bytes(k, (int32_t)first, c->value_size));
+    const int32_t column = head * GDN_HEAD_DIM;
+    const float *out = value_rows(t, head) + (size_t)first * GDN_HEAD_DIM;
+    project_rows(t, &t->layer->gdn.z, column, column + GDN_HEAD_DIM, first, n, projected);
+    for (int32_t i = 0; i < n; i++) {
+        float *z = projected + i * GDN_HEAD_DIM;
+        k->gated_norm(out + i * GDN_HEAD_DIM, z, t->prepared->gdn_norm, c->rms_eps, z);
     }
+    pack_input_columns(k, projected, n, column, GDN_HEAD_DIM, c->value_size,
+                       t->p->mixed + packed_bytes(k, first, c->value_size));
 }
 
-/* The three rows before the chunk to the front of c; at the end the last three to the new state. */
-static void load_window(chunk *t)
+/* Units: value heads of PROJECTED_TOKENS tokens, then of the next. */
+static void gate_part(void *context, int64_t begin, int64_t end, int thread)
 {
-    size_t bytes = (size_t)t->b->config.conv_channels * sizeof(float);
-    for (int i = 0; i < CONV_TAPS - 1; i++) {
-        float *row = t->p->c + i * t->b->config.conv_channels;
-        if (t->first == 0)
-            memset(row, 0, bytes);
-        else
-            memcpy(row,
-                   state_window(t->b, t->s->at.state, t->prepared->gdn_index, t->first + 1 + i),
-                   bytes);
+    const chunk *t = context;
+    const model_config *c = &t->b->config;
+    float *projected = t->p->projected + (size_t)thread * projected_floats(c);
+    for (int64_t unit = begin; unit < end; unit++) {
+        int32_t first = (int32_t)(unit / c->n_value_heads) * PROJECTED_TOKENS;
+        gate_head(t, (int32_t)(unit % c->n_value_heads), first,
+                  smaller_of(PROJECTED_TOKENS, t->n - first), projected);
     }
-}
-
-static void store_window(chunk *t)
-{
-    size_t bytes = (size_t)t->b->config.conv_channels * sizeof(float);
-    for (int i = 0; i < CONV_TAPS - 1; i++)
-        memcpy(state_window(t->b, t->b->store.spare_state, t->prepared->gdn_index,
-                            t->first + t->n + 1 + i),
-               t->p->c + (int64_t)(t->n + i) * t->b->config.conv_channels, bytes);
 }
 
 void chunk_gdn(chunk *t)
 {
     backend *b = t->b;
     const model_config *c = &b->config;
-    prefill_scratch *p = t->p;
     const gdn_weights *w = &t->layer->gdn;
-    load_window(t);
-    chunk_add_product(t, &w->qkv, p->c + (CONV_TAPS - 1) * (int64_t)c->conv_channels,
-                      c->conv_channels);
-    chunk_add_product(t, &w->z, p->z, c->value_size);
-    chunk_add_product(t, &w->a, p->a, c->n_value_heads);
-    chunk_add_product(t, &w->b, p->b, c->n_value_heads);
-    chunk_project(t, OP_GDN_PROJECTIONS, t->n);
-    store_window(t);
+    const int32_t conv_heads = c->conv_channels / GDN_HEAD_DIM;
     load_rest(t);
-    chunk_run(b, OP_GDN_CONV, t->n, 1, convolve_part, t);
+    chunk_run_ending(b, OP_GDN_PROJECTIONS, conv_heads + 1, PROJECTED_HEADS, project_part, t);
     recurrence(t);
     store_rest(t);
-    chunk_run(b, OP_GDN_OUT, t->n, b->k.pack_tile, gated_norm_part, t);
+    chunk_run_ending(b, OP_GDN_PROJECTIONS,
+                     (int64_t)divide_up(t->n, PROJECTED_TOKENS) * c->n_value_heads, PROJECTED_HEADS,
+                     gate_part, t);
+    t->inputs = t->p->mixed;
     chunk_project_output(t, &w->out, OP_GDN_OUT);
     profile_count_gdn(b, w, t->n, 1);
 }

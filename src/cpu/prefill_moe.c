@@ -107,21 +107,17 @@ static int32_t n_chosen(const moe_chunk *t)
     return n;
 }
 
-/* A unit's inputs. Rows packed one by one are packed already (prefill.c), each for all its experts;
- * tiles hold what comes together here. */
+/* A unit's inputs: of rows packed one by one (prefill.c), each for all its experts, or of u. */
 static void pack_unit(moe_chunk *t, const expert_unit *unit, unsigned char *packed)
 {
     const cpu_kernels *k = &t->b->k;
     const prefill_scratch *p = t->p;
     int32_t hidden = t->b->config.hidden_size;
     const int32_t *rows = p->rows + unit->first;
-    if (k->pack_tile > 1) {
+    if (k->gather_rows)
+        k->gather_rows(p->packed, rows, unit->n, hidden, packed);
+    else
         k->pack_input(p->u, hidden, rows, unit->n, hidden, packed);
-        return;
-    }
-    size_t bytes = packed_bytes(k, 1, hidden);
-    for (int32_t i = 0; i < unit->n; i++)
-        memcpy(packed + (size_t)i * bytes, p->packed + (size_t)rows[i] * bytes, bytes);
 }
 
 /* `packed` becomes the packed inputs of an expert's down matrix: silu(gate u) * up u. */

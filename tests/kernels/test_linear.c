@@ -345,6 +345,51 @@ static void test_gemm_not_finite(void **state)
     }
 }
 
+/* Rows packed one by one and then gathered, in any order and more than once, and columns packed in
+ * pieces are what pack_input gives. */
+static void check_packing(const cpu_kernels *k, int32_t cols, int32_t n)
+{
+    enum { TOKENS = 20 };
+    float *x = guarded_floats((size_t)TOKENS * (size_t)cols);
+    fill(x, (size_t)TOKENS * (size_t)cols, FILL_NORMAL, 6);
+    x[5 * cols + 1] = NAN;
+    int32_t *rows = guarded((size_t)n * sizeof *rows);
+    for (int32_t i = 0; i < n; i++) rows[i] = i * 7 % TOKENS;
+    const size_t bytes = packed_bytes(k, n, cols);
+    void *expected = guarded(bytes), *packed = guarded(bytes);
+    k->pack_input(x, cols, rows, n, cols, expected);
+    if (k->gather_rows) {
+        void *one_by_one = guarded(packed_bytes(k, TOKENS, cols));
+        k->pack_rows(x, cols, NULL, 3, cols, one_by_one);
+        k->pack_rows(x + 3 * cols, cols, NULL, TOKENS - 3, cols,
+                     (char *)one_by_one +
+                         3 * (packed_bytes(k, k->pack_tile, cols) / (size_t)k->pack_tile));
+        k->gather_rows(one_by_one, rows, n, cols, packed);
+        assert_memory_equal(packed, expected, bytes);
+        memset(packed, 0, bytes);
+    }
+    for (int32_t c = 0, n_cols; c < cols; c += n_cols) {
+        n_cols = c == 0 || cols - c < 256 ? 128 : 256;
+        if (cols - c < n_cols) n_cols = cols - c;
+        float *part = guarded_floats((size_t)n * (size_t)n_cols);
+        for (int32_t i = 0; i < n; i++)
+            memcpy(part + i * n_cols, x + rows[i] * cols + c, (size_t)n_cols * sizeof *part);
+        pack_input_columns(k, part, n, c, n_cols, cols, packed);
+    }
+    assert_memory_equal(packed, expected, bytes);
+    guarded_check();
+}
+
+static void test_packing(void **state)
+{
+    (void)state;
+    FOR_EACH_VARIANT (v, pack_input)
+        for (int i = 0; i < 4; i++) {
+            check_packing(&variants[v], 64 + 192 * i, 1 + 15 * i);
+            check_packing(&variants[v], 2048, 16 + i);
+        }
+}
+
 /* gemm_gated gives the bits of the kernels it stands for. */
 static void check_gated(const cpu_kernels *k, int32_t rows, int32_t cols, int32_t n)
 {
@@ -470,6 +515,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_gemm_f32),
     cmocka_unit_test(test_gemm_bf16),
     cmocka_unit_test(test_gemm_not_finite),
+    cmocka_unit_test(test_packing),
     cmocka_unit_test(test_gemm_gated),
 };
 KERNEL_TEST_MAIN(tests, benches)

@@ -60,11 +60,14 @@ ALWAYS_INLINE void store_sums(pair_sums sums)
 
 /* ---- what becomes of the sums ---- */
 
-/* 16 values of a row of y, past the caches if they fill a line: y is far larger, and its lines
- * would be read first only to be overwritten. */
-ALWAYS_INLINE void write_line(float *y, __m512i v, int32_t n)
+/* Rows of y of so many floats or less are some of a buffer that its caller keeps in L2. */
+enum { KEPT_STRIDE = 256 };
+
+/* 16 values of a row of y, past the caches if they fill a line and y is not kept: it is far larger,
+ * and its lines would be read first only to be overwritten. */
+ALWAYS_INLINE void write_line(float *y, __m512i v, int32_t n, bool kept)
 {
-    if (n >= TILE && (uintptr_t)y % LINE == 0)
+    if (!kept && n >= TILE && (uintptr_t)y % LINE == 0)
         _mm512_stream_si512((__m512i *)(void *)y, v);
     else
         _mm512_mask_storeu_epi32(y, (__mmask16)((1u << (n < TILE ? n : TILE)) - 1), v);
@@ -82,7 +85,8 @@ static void write_sums(pair_sums *sums, int32_t n_rows, int32_t n, float *y, int
         }
         for (int32_t l = 0; l < TILE && t * TILE + l < n; l++)
             for (int h = 0; h * TILE < n_rows; h++)
-                write_line(y + (t * TILE + l) * y_stride + h * TILE, v[h][l], n_rows - h * TILE);
+                write_line(y + (t * TILE + l) * y_stride + h * TILE, v[h][l], n_rows - h * TILE,
+                           y_stride <= KEPT_STRIDE);
     }
 }
 

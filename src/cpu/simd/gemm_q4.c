@@ -66,17 +66,31 @@ ALWAYS_INLINE void quantize_group(const float *x, int16_t *values, float *scale,
 }
 
 /* Rows of quantized_bytes(cols): int16 values, scales, sums. */
+/* Columns from `col` on of a row of `cols`. */
+static void pack_groups(const float *x, int32_t col, int32_t n_cols, int32_t cols, char *out)
+{
+    float *scales = quantized_scales(out, cols), *sums = quantized_sums(out, cols);
+    for (int32_t g = 0; g < n_cols / QUANT_GROUP; g++) {
+        int32_t to = col / QUANT_GROUP + g;
+        quantize_group(x + g * QUANT_GROUP, (int16_t *)(void *)out + to * QUANT_GROUP, &scales[to],
+                       &sums[to]);
+    }
+}
+
 void KERNEL(pack_input_q4)(const float *x, int64_t x_stride, const int32_t *rows, int32_t n,
                            int32_t cols, void *packed)
 {
     char *out = packed;
-    for (int32_t i = 0; i < n; i++, out += quantized_bytes(cols)) {
-        const float *row = x + (rows ? rows[i] : i) * x_stride;
-        float *scales = quantized_scales(out, cols), *sums = quantized_sums(out, cols);
-        for (int32_t g = 0; g < cols / QUANT_GROUP; g++)
-            quantize_group(row + g * QUANT_GROUP, (int16_t *)(void *)out + g * QUANT_GROUP,
-                           &scales[g], &sums[g]);
-    }
+    for (int32_t i = 0; i < n; i++, out += quantized_bytes(cols))
+        pack_groups(x + (rows ? rows[i] : i) * x_stride, 0, cols, cols, out);
+}
+
+void KERNEL(pack_columns_q4)(const float *x, int32_t n, int32_t col, int32_t n_cols, int32_t cols,
+                             void *packed)
+{
+    char *out = packed;
+    for (int32_t i = 0; i < n; i++, x += n_cols, out += quantized_bytes(cols))
+        pack_groups(x, col, n_cols, cols, out);
 }
 
 /* ---- weights ---- */

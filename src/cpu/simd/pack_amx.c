@@ -31,6 +31,13 @@ ALWAYS_INLINE void split_steps(const float *x, int32_t n_groups, __m512i step[4]
     }
 }
 
+/* Transposes the same step of 16 rows into a tile. */
+ALWAYS_INLINE void store_tile(__m512i rows[TILE], uint16_t *out)
+{
+    transpose_words(rows);
+    for (int l = 0; l < TILE; l++) _mm512_store_si512(out + l * STEP, rows[l]);
+}
+
 /* [tile][step][16 pairs of columns][16 inputs][2] bf16 */
 void pack_input_bf16_amx(const float *x, int64_t x_stride, const int32_t *rows, int32_t n,
                          int32_t cols, void *packed)
@@ -47,10 +54,41 @@ void pack_input_bf16_amx(const float *x, int64_t x_stride, const int32_t *rows, 
                 split_steps(row, n_groups, step);
                 for (int j = 0; j < 4; j++) steps[j][l] = step[j];
             }
-            for (int j = 0; j < 2 * n_groups; j++, out += TILE_ELEMENTS) {
-                transpose_words(steps[j]);
-                for (int l = 0; l < TILE; l++) _mm512_store_si512(out + l * STEP, steps[j][l]);
-            }
+            for (int j = 0; j < 2 * n_groups; j++, out += TILE_ELEMENTS) store_tile(steps[j], out);
+        }
+    }
+}
+
+/* [row][step][32] bf16: what a tile has of each row */
+void pack_rows_bf16_amx(const float *x, int64_t x_stride, const int32_t *rows, int32_t n,
+                        int32_t cols, void *packed)
+{
+    uint16_t *out = packed;
+    for (int32_t i = 0; i < n; i++) {
+        const float *row = x + (rows ? rows[i] : i) * x_stride;
+        for (int32_t c = 0; c < cols; c += PAIR) {
+            int32_t n_groups = cols - c < PAIR ? 1 : 2;
+            __m512i step[4];
+            split_steps(row + c, n_groups, step);
+            for (int j = 0; j < 2 * n_groups; j++, out += STEP) _mm512_store_si512(out, step[j]);
+        }
+    }
+}
+
+void gather_rows_bf16_amx(const void *packed_rows, const int32_t *rows, int32_t n, int32_t cols,
+                          void *packed)
+{
+    uint16_t *out = packed;
+    for (int32_t i = 0; i < n; i += TILE) {
+        const uint16_t *from[TILE];
+        int32_t n_rows = n - i < TILE ? n - i : TILE;
+        for (int32_t l = 0; l < n_rows; l++)
+            from[l] = (const uint16_t *)packed_rows + (size_t)rows[i + l] * (size_t)cols;
+        for (int32_t c = 0; c < cols; c += STEP, out += TILE_ELEMENTS) {
+            __m512i step[TILE];
+            for (int32_t l = 0; l < TILE; l++)
+                step[l] = l < n_rows ? _mm512_load_si512(from[l] + c) : _mm512_setzero_si512();
+            store_tile(step, out);
         }
     }
 }
