@@ -154,7 +154,7 @@ typedef struct prefill_scratch {
     unsigned char *packed; // [P][max(D, query_size)] packed
     float *out;            // [P][D] out_proj's output
     /* GDN and attention share memory. */
-    float *projected; // [n_threads] some tokens of a head, after the three rows before
+    float *projected; // [n_threads] some tokens of some heads, after the three rows before
     /* Of the tokens since the last multiple of GDN_CELL and the chunk's, R = GDN_CELL - 1 + P: */
     float *qk;                   // [Hk][R][2][128] normalised; those before the chunk have only k
     float *products;             // [Hk][cells of R][GDN_CELL_PRODUCTS]

@@ -21,6 +21,7 @@
 #include <math.h>
 
 enum {
+    GEMM_PIECE = 256,          /* inputs of a piece of gemm_pieces: 1 MB of 2,048 columns in L2 */
     GEMV_MAX_INPUTS = 8,       /* input rows of one gemv call: BACKEND_MAX_SEQUENCES */
     ATTENTION_MAX_ROWS = 128,  /* query rows of one attention_block call */
     ATTENTION_TILE_ROWS = 512, /* of one attention_tile call, */
@@ -118,6 +119,14 @@ typedef void gemm_fn(const matrix *w, int32_t begin, int32_t end, const void *pa
  * another: the same bits but for what their swiglu rounds otherwise. 2 n operations a weight. */
 typedef void gemm_gated_fn(const matrix *gate, const matrix *up, const void *packed, int32_t n,
                            void *out);
+
+/* gemm of all rows of w, some inputs at a time: y, of GEMM_PIECE rows, is the same memory for each
+ * piece, and `done` is called for inputs [first, first + n), in order, which are then in y[0 ...
+ * n); it may change y. Pieces are GEMM_PIECE inputs or less, multiples of 32 but for the last. NULL
+ * where gemm does it piece by piece: the same bits. */
+typedef void gemm_done_fn(void *context, int32_t first, int32_t n);
+typedef void gemm_pieces_fn(const matrix *w, const void *packed, int32_t n, float *y,
+                            int64_t y_stride, gemm_done_fn *done, void *context);
 
 /* ---- norms and elementwise ---- */
 
@@ -329,7 +338,8 @@ typedef struct cpu_kernels {
     pack_input_fn *pack_rows;    /* rows for gather_rows; both NULL where they would gain nothing */
     gather_rows_fn *gather_rows; /* the same bits as pack_input of the rows */
     gemm_fn *gemm;
-    gemm_gated_fn *gemm_gated; /* or NULL */
+    gemm_gated_fn *gemm_gated;   /* or NULL */
+    gemm_pieces_fn *gemm_pieces; /* or NULL */
     /* The pair in f32, which router logits always take; the same two for GEMM_F32. */
     int32_t pack_tile_f32, pack_group_bytes_f32;
     pack_input_fn *pack_input_f32;

@@ -5,16 +5,13 @@
 
 #include <string.h>
 
-enum {
-    PROJECTED_TOKENS = 256, /* at a time: their inputs, 1 MB, stay in L2 beside what they give */
-    PROJECTED_HEADS = 4,    /* of a piece, which reads all inputs once */
-};
+enum { PROJECTED_HEADS = 2 }; /* of a piece of work, which reads all inputs once */
 
-/* A head's rows with the three before them, or a and b. */
+/* GEMM_PIECE rows of heads with the three before them, or of a and b. */
 static size_t projected_floats(const model_config *c)
 {
-    return (size_t)(PROJECTED_TOKENS + CONV_TAPS - 1) *
-           (size_t)larger_of(GDN_HEAD_DIM, 2 * c->n_value_heads);
+    return (size_t)(GEMM_PIECE + CONV_TAPS - 1) *
+           (size_t)larger_of(PROJECTED_HEADS * GDN_HEAD_DIM, 2 * c->n_value_heads);
 }
 
 void chunk_gdn_take(backend *b, size_t rows)
@@ -71,96 +68,131 @@ static float *convolved_row(const chunk *t, int32_t head, int64_t i)
 
 /* ---- projections and convolution ---- */
 
-/* Tokens from `first` of the chunk on are to be convolved: the three rows of a head before them,
- * zeros before the text. Within the chunk they are where the ones before left them. */
-static void load_window(const chunk *t, int32_t head, int32_t first, float *rows)
+/* Some heads whose rows are projected a piece of tokens at a time, which stays in L2 until it is
+ * done with. */
+typedef struct projection {
+    chunk *t;
+    int32_t first_head, n_heads;
+    int32_t first_token;
+    float *window; // [3 + GEMM_PIECE][n_heads * 128]: rows of the piece behind three before it
+    float *rows;   // window + 3 rows
+} projection;
+
+static projection projection_of(chunk *t, int32_t first_head, int32_t n_heads, int thread)
 {
-    float *state = first == 0 ? t->s->at.state : t->b->store.spare_state;
-    for (int i = 0; i < CONV_TAPS - 1; i++, rows += GDN_HEAD_DIM) {
-        int64_t position = t->first + first + 1 + i;
-        if (t->first + first == 0)
-            memset(rows, 0, GDN_HEAD_DIM * sizeof(float));
-        else
-            memcpy(rows,
-                   state_window(t->b, state, t->prepared->gdn_index, position) +
-                       head * GDN_HEAD_DIM,
-                   GDN_HEAD_DIM * sizeof(float));
+    float *window = t->p->projected + (size_t)thread * projected_floats(&t->b->config);
+    return (projection){t, first_head, n_heads,
+                        0, window,     window + (CONV_TAPS - 1) * n_heads * GDN_HEAD_DIM};
+}
+
+/* Calls `done` with n tokens' rows of m's heads, piece by piece. */
+static void project_pieces(projection *a, const matrix *m, int32_t n, gemm_done_fn *done)
+{
+    const cpu_kernels *k = &a->t->b->k;
+    const unsigned char *inputs = a->t->inputs + packed_bytes(k, a->first_token, m->cols);
+    matrix rows = matrix_rows(m, a->first_head * GDN_HEAD_DIM, a->n_heads * GDN_HEAD_DIM);
+    if (k->gemm_pieces) {
+        k->gemm_pieces(&rows, inputs, n, a->rows, rows.rows, done, a);
+        return;
+    }
+    for (int32_t first = 0; first < n; first += GEMM_PIECE) {
+        int32_t n_piece = smaller_of(GEMM_PIECE, n - first);
+        k->gemm(&rows, 0, rows.rows, inputs + packed_bytes(k, first, m->cols), n_piece, a->rows,
+                rows.rows);
+        done(a, first, n_piece);
     }
 }
 
-/* The last three rows of a head before token `first` of the chunk to the new state. */
-static void store_window(const chunk *t, int32_t head, int32_t first, const float *rows)
+/* The three rows of a's heads before the chunk, or zeros before the text. */
+static void load_window(const projection *a)
 {
-    for (int i = 0; i < CONV_TAPS - 1; i++)
-        memcpy(state_window(t->b, t->b->store.spare_state, t->prepared->gdn_index,
-                            t->first + first + 1 + i) +
-                   head * GDN_HEAD_DIM,
-               rows + i * GDN_HEAD_DIM, GDN_HEAD_DIM * sizeof(float));
+    const chunk *t = a->t;
+    const int32_t floats = a->n_heads * GDN_HEAD_DIM;
+    for (int i = 0; i < CONV_TAPS - 1; i++) {
+        float *row = a->window + i * floats;
+        if (t->first == 0)
+            memset(row, 0, (size_t)floats * sizeof *row);
+        else
+            memcpy(row,
+                   state_window(t->b, t->s->at.state, t->prepared->gdn_index, t->first + 1 + i) +
+                       a->first_head * GDN_HEAD_DIM,
+                   (size_t)floats * sizeof *row);
+    }
 }
 
-/* n rows of `rows`, the first three of which come before token `first`. */
-static void convolve(const chunk *t, int32_t head, int32_t first, int32_t n, const float *rows)
+/* The chunk's last three, of those before it too if it is shorter, to the new state. */
+static void store_window(const projection *a)
+{
+    const chunk *t = a->t;
+    const int32_t floats = a->n_heads * GDN_HEAD_DIM;
+    for (int i = 0; i < CONV_TAPS - 1; i++)
+        memcpy(state_window(t->b, t->b->store.spare_state, t->prepared->gdn_index,
+                            t->first + t->n + 1 + i) +
+                   a->first_head * GDN_HEAD_DIM,
+               a->window + i * floats, (size_t)floats * sizeof(float));
+}
+
+/* A token's rows, and the three before them, of one head. */
+static void convolve(const chunk *t, int32_t head, int32_t token, const float *x, int32_t stride)
 {
     const model_config *c = &t->b->config;
     const cpu_kernels *k = &t->b->k;
-    const float *taps = t->prepared->conv + (size_t)head * GDN_HEAD_DIM;
-    for (int32_t i = 0; i < n; i++, rows += GDN_HEAD_DIM) {
-        const float *at[CONV_TAPS];
-        for (int j = 0; j < CONV_TAPS; j++) at[j] = rows + j * GDN_HEAD_DIM;
-        float *x = convolved_row(t, head, first + i);
-        k->conv_silu(at, taps, c->conv_channels, 0, GDN_HEAD_DIM, x);
-        if (head < 2 * c->n_key_heads)
-            k->l2norm(x, head < c->n_key_heads ? 1.0f / sqrtf(GDN_HEAD_DIM) : 1.0f);
+    const float *rows[CONV_TAPS];
+    for (int j = 0; j < CONV_TAPS; j++) rows[j] = x + j * stride;
+    float *out = convolved_row(t, head, token);
+    k->conv_silu(rows, t->prepared->conv + (size_t)head * GDN_HEAD_DIM, c->conv_channels, 0,
+                 GDN_HEAD_DIM, out);
+    if (head < 2 * c->n_key_heads)
+        k->l2norm(out, head < c->n_key_heads ? 1.0f / sqrtf(GDN_HEAD_DIM) : 1.0f);
+}
+
+static void convolve_piece(void *context, int32_t first, int32_t n)
+{
+    const projection *a = context;
+    const int32_t floats = a->n_heads * GDN_HEAD_DIM;
+    for (int32_t h = 0; h < a->n_heads; h++)
+        for (int32_t i = 0; i < n; i++)
+            convolve(a->t, a->first_head + h, first + i, a->window + i * floats + h * GDN_HEAD_DIM,
+                     floats);
+    memmove(a->window, a->window + n * floats,
+            (size_t)(CONV_TAPS - 1) * (size_t)floats * sizeof(float));
+}
+
+static void project_heads(chunk *t, int32_t first_head, int32_t n_heads, int thread)
+{
+    projection a = projection_of(t, first_head, n_heads, thread);
+    load_window(&a);
+    project_pieces(&a, &t->layer->gdn.qkv, t->n, convolve_piece);
+    store_window(&a);
+}
+
+static void project_gates(chunk *t, int thread)
+{
+    const cpu_kernels *k = &t->b->k;
+    const matrix *ma = &t->layer->gdn.a, *mb = &t->layer->gdn.b;
+    const int32_t heads = t->b->config.n_value_heads;
+    float *a = t->p->projected + (size_t)thread * projected_floats(&t->b->config);
+    float *b = a + GEMM_PIECE * heads;
+    for (int32_t first = 0; first < t->n; first += GEMM_PIECE) {
+        int32_t n = smaller_of(GEMM_PIECE, t->n - first);
+        const unsigned char *inputs = t->inputs + packed_bytes(k, first, ma->cols);
+        k->gemm(ma, 0, heads, inputs, n, a, heads);
+        k->gemm(mb, 0, heads, inputs, n, b, heads);
+        for (int32_t i = 0; i < n; i++)
+            k->gdn_gates(a + i * heads, b + i * heads, t->prepared->neg_exp_a, t->prepared->dt_bias,
+                         heads, t->p->decay + (tokens_before(t) + first + i) * heads,
+                         t->p->beta + (first + i) * heads);
     }
 }
 
-/* y [n][to - from] = rows [from, to) of m times tokens [first, first + n). */
-static void project_rows(const chunk *t, const matrix *m, int32_t from, int32_t to, int32_t first,
-                         int32_t n, float *y)
-{
-    const cpu_kernels *k = &t->b->k;
-    matrix rows = matrix_rows(m, from, to - from);
-    k->gemm(&rows, 0, to - from, t->inputs + packed_bytes(k, first, m->cols), n, y, to - from);
-}
-
-/* A head of queries, keys or values: what is projected stays in L2 until it is convolved. */
-static void project_head(const chunk *t, int32_t head, int32_t first, int32_t n, float *projected)
-{
-    float *rows = projected + (CONV_TAPS - 1) * GDN_HEAD_DIM;
-    load_window(t, head, first, projected);
-    project_rows(t, &t->layer->gdn.qkv, head * GDN_HEAD_DIM, (head + 1) * GDN_HEAD_DIM, first, n,
-                 rows);
-    convolve(t, head, first, n, projected);
-    store_window(t, head, first + n, projected + (size_t)n * GDN_HEAD_DIM);
-}
-
-static void project_gates(const chunk *t, int32_t first, int32_t n, float *projected)
-{
-    const int32_t heads = t->b->config.n_value_heads;
-    float *a = projected, *b = a + (size_t)n * (size_t)heads;
-    project_rows(t, &t->layer->gdn.a, 0, heads, first, n, a);
-    project_rows(t, &t->layer->gdn.b, 0, heads, first, n, b);
-    for (int32_t i = 0; i < n; i++)
-        t->b->k.gdn_gates(
-            a + i * heads, b + i * heads, t->prepared->neg_exp_a, t->prepared->dt_bias, heads,
-            t->p->decay + (tokens_before(t) + first + i) * heads, t->p->beta + (first + i) * heads);
-}
-
-/* Heads of the convolution [begin, end), behind the last one the gates: of some tokens at a time,
- * whose inputs stay in L2, too. */
+/* Heads of the convolution [begin, end); behind the last one the gates. */
 static void project_part(void *context, int64_t begin, int64_t end, int thread)
 {
     chunk *t = context;
     const int64_t n_heads = t->b->config.conv_channels / GDN_HEAD_DIM;
-    float *projected = t->p->projected + (size_t)thread * projected_floats(&t->b->config);
-    for (int32_t first = 0; first < t->n; first += PROJECTED_TOKENS) {
-        int32_t n = smaller_of(PROJECTED_TOKENS, t->n - first);
-        for (int64_t i = begin; i < end; i++)
-            if (i < n_heads)
-                project_head(t, (int32_t)i, first, n, projected);
-            else
-                project_gates(t, first, n, projected);
-    }
+    int64_t heads_end = end < n_heads ? end : n_heads;
+    if (begin < heads_end) project_heads(t, (int32_t)begin, (int32_t)(heads_end - begin), thread);
+    if (end > n_heads) project_gates(t, thread);
 }
 
 /* ---- recurrence ---- */
@@ -279,33 +311,43 @@ static void recurrence(chunk *t)
 
 /* ---- output ---- */
 
-/* A value head of some tokens: what the recurrence gave is normed and packed as soon as its gate is
- * projected. */
-static void gate_head(const chunk *t, int32_t head, int32_t first, int32_t n, float *projected)
+/* What the recurrence gave is normed and packed as soon as its gate is projected. */
+static void gate_piece(void *context, int32_t first, int32_t n)
 {
+    const projection *a = context;
+    const chunk *t = a->t;
     const model_config *c = &t->b->config;
     const cpu_kernels *k = &t->b->k;
-    const int32_t column = head * GDN_HEAD_DIM;
-    const float *out = value_rows(t, head) + (size_t)first * GDN_HEAD_DIM;
-    project_rows(t, &t->layer->gdn.z, column, column + GDN_HEAD_DIM, first, n, projected);
-    for (int32_t i = 0; i < n; i++) {
-        float *z = projected + i * GDN_HEAD_DIM;
-        k->gated_norm(out + i * GDN_HEAD_DIM, z, t->prepared->gdn_norm, c->rms_eps, z);
+    const int32_t floats = a->n_heads * GDN_HEAD_DIM, token = a->first_token + first;
+    for (int32_t h = 0; h < a->n_heads; h++) {
+        const float *out = value_rows(t, a->first_head + h) + (size_t)token * GDN_HEAD_DIM;
+        for (int32_t i = 0; i < n; i++) {
+            float *z = a->rows + i * floats + h * GDN_HEAD_DIM;
+            k->gated_norm(out + i * GDN_HEAD_DIM, z, t->prepared->gdn_norm, c->rms_eps, z);
+        }
     }
-    pack_input_columns(k, projected, n, column, GDN_HEAD_DIM, c->value_size,
-                       t->p->mixed + packed_bytes(k, first, c->value_size));
+    pack_input_columns(k, a->rows, n, a->first_head * GDN_HEAD_DIM, floats, c->value_size,
+                       t->p->mixed + packed_bytes(k, token, c->value_size));
 }
 
-/* Units: value heads of PROJECTED_TOKENS tokens, then of the next. */
+/* Tokens that a thread gates at a time: all, unless there are more threads than heads. */
+static int32_t gate_tokens(const chunk *t)
+{
+    int32_t blocks = divide_up(2 * t->b->options.n_threads, t->b->config.n_value_heads);
+    return divide_up(divide_up(t->n, blocks), GEMM_PIECE) * GEMM_PIECE;
+}
+
+/* Units: value heads of gate_tokens tokens, then of the next. */
 static void gate_part(void *context, int64_t begin, int64_t end, int thread)
 {
-    const chunk *t = context;
-    const model_config *c = &t->b->config;
-    float *projected = t->p->projected + (size_t)thread * projected_floats(c);
-    for (int64_t unit = begin; unit < end; unit++) {
-        int32_t first = (int32_t)(unit / c->n_value_heads) * PROJECTED_TOKENS;
-        gate_head(t, (int32_t)(unit % c->n_value_heads), first,
-                  smaller_of(PROJECTED_TOKENS, t->n - first), projected);
+    chunk *t = context;
+    const int32_t heads = t->b->config.n_value_heads, tokens = gate_tokens(t);
+    for (int64_t unit = begin, next; unit < end; unit = next) {
+        int64_t block = unit / heads;
+        next = end < (block + 1) * heads ? end : (block + 1) * heads;
+        projection a = projection_of(t, (int32_t)(unit % heads), (int32_t)(next - unit), thread);
+        a.first_token = (int32_t)block * tokens;
+        project_pieces(&a, &t->layer->gdn.z, smaller_of(tokens, t->n - a.first_token), gate_piece);
     }
 }
 
@@ -320,7 +362,7 @@ void chunk_gdn(chunk *t)
     recurrence(t);
     store_rest(t);
     chunk_run_ending(b, OP_GDN_PROJECTIONS,
-                     (int64_t)divide_up(t->n, PROJECTED_TOKENS) * c->n_value_heads, PROJECTED_HEADS,
+                     (int64_t)divide_up(t->n, gate_tokens(t)) * c->n_value_heads, PROJECTED_HEADS,
                      gate_part, t);
     t->inputs = t->p->mixed;
     chunk_project_output(t, &w->out, OP_GDN_OUT);
