@@ -157,7 +157,8 @@ typedef struct prefill_scratch {
     float *projected; // [n_threads] some tokens of some heads, after the three rows before
     /* Of the tokens since the last multiple of GDN_CELL and the chunk's, R = GDN_CELL - 1 + P: */
     float *qk;                   // [Hk][R][2][128] normalised; those before the chunk have only k
-    float *products;             // [Hk][cells of R][GDN_CELL_PRODUCTS]
+    float *products;             // [Hk][cells of R][GDN_CELL_PRODUCTS], or as gdn_packed
+    unsigned char *gdn_packed;   // [n_threads][PACKED_CELLS] of one key head, of gdn_pack
     float *decay;                // [R][Hv]
     float *values;               // [Hv][R][128], then the recurrence's outputs
     unsigned char *mixed;        // [P][value_size] normed, packed

@@ -33,6 +33,7 @@ static void use_c(cpu_kernels *k)
         .f32_to_f16 = f32_to_f16_c,
         .gdn_products = gdn_products_c,
         .gdn_scan = gdn_scan_c,
+        .gdn_scan_tile = gdn_scan_c,
         .attention_block_f32 = attention_block_f32_c,
         .attention_block_f16 = attention_block_f16_c,
         .attention_merge = attention_merge_c,
@@ -65,6 +66,7 @@ static void use_c(cpu_kernels *k)
         (k)->f32_to_f16 = f32_to_f16_##isa_name;                                                   \
         (k)->gdn_products = gdn_products_##isa_name;                                               \
         (k)->gdn_scan = gdn_scan_##isa_name;                                                       \
+        (k)->gdn_scan_tile = gdn_scan_##isa_name;                                                  \
         (k)->attention_block_f32 = attention_block_f32_##isa_name;                                 \
         (k)->attention_block_f16 = attention_block_f16_##isa_name;                                 \
         (k)->attention_merge = attention_merge_##isa_name;                                         \
@@ -115,6 +117,9 @@ static void use_amx(cpu_kernels *k)
     k->pack_group_bytes_f32 = AMX_F32_GROUP_BYTES;
     k->pack_input_f32 = pack_input_amx;
     k->gemm_f32 = gemm_amx;
+    k->gdn_scan_tile = gdn_scan_tile_amx;
+    k->gdn_pack = gdn_pack_amx;
+    k->gdn_packed_bytes = AMX_GDN_CELL_BYTES;
     k->attention_tile_f16 = attention_tile_f16_amx;
     k->measure_multiply = measure_multiply_amx;
 }

@@ -31,6 +31,8 @@ enum {
     MEASURE_AHEAD = 4096, /* bytes: a page, which the hardware's prefetch does not cross */
     /* Of 64 columns of an input packed by pack_input_amx: three bf16 each, and their sum. */
     AMX_F32_GROUP_BYTES = QUANT_GROUP * 3 * 2 + 4,
+    /* Of a cell's keys and queries packed by gdn_pack_amx: two bf16 each, keys twice. */
+    AMX_GDN_CELL_BYTES = 2 * 8192,
 };
 
 /* ---- linear layers, one to eight input rows (decode) ---- */
@@ -209,6 +211,10 @@ typedef struct gdn_products_args {
 } gdn_products_args;
 typedef void gdn_products_fn(const gdn_products_args *a);
 
+/* gdn_products, and the keys and queries packed for the table's gdn_scan_tile: what all slices of
+ * the value heads of a key head share. Moves a cell's 8 KB and gdn_packed_bytes. */
+typedef void gdn_pack_fn(const gdn_products_args *a, void *packed); // [cells][gdn_packed_bytes]
+
 /* 32 value columns of one head over n_tokens tokens. Reads and writes the slice's 16 KB once (it
  * stays in L1 over the tokens), a step of decode reads it once and writes it once in GDN_CELL. 6
  * operations per state element and token, 1 per element and cell, and 2 * 32 for each pair j <= t
@@ -222,6 +228,7 @@ typedef struct gdn_scan_args {
     const float *k;   // [first + n_tokens][128], rows qk_stride apart
     int64_t qk_stride;
     const float *products; // of gdn_products for the same tokens
+    const void *packed;    // of gdn_pack for the same tokens; NULL if the table has none
     const float *v;        // [n_tokens][32], rows v_stride apart
     int64_t v_stride;
     const float *decay; // [first + n_tokens], gate_stride apart
@@ -258,8 +265,7 @@ static inline void gdn_cell_begin(const gdn_scan_args *a, int32_t at, gdn_cell *
         float decay = a->decay[(at + t) * a->gate_stride];
         whole *= decay;
         cell->decay[t] = whole;
-        for (int j = 0; j < GDN_CELL; j++) decays[j] *= decay;
-        decays[t] = 1;
+        for (int j = 0; j < GDN_CELL; j++) decays[j] = j == t ? 1 : decays[j] * decay;
         if (t < cell->begin) continue;
         float beta = a->beta[(at + t - a->first) * a->gate_stride];
         const float *k = products + t * GDN_CELL, *q = k + GDN_CELL * GDN_CELL;
@@ -357,6 +363,9 @@ typedef struct cpu_kernels {
     f32_to_f16_fn *f32_to_f16;
     gdn_products_fn *gdn_products;
     gdn_scan_fn *gdn_scan;
+    gdn_scan_fn *gdn_scan_tile; /* prefill's: many tokens, of which it reads `packed` */
+    gdn_pack_fn *gdn_pack;      /* or NULL, if that reads q and k as they are, and gdn_products */
+    int32_t gdn_packed_bytes;   /* a cell */
     attention_block_fn *attention_block_f32, *attention_block_f16;
     attention_tile_fn *attention_tile_f16; /* or NULL: by blocks */
     attention_merge_fn *attention_merge;
@@ -424,7 +433,8 @@ static inline size_t packed_bytes_f32(const cpu_kernels *k, int32_t n, int32_t c
     router_top_k_fn router_top_k_##isa;                                                            \
     f32_to_f16_fn f32_to_f16_##isa;                                                                \
     gdn_products_fn gdn_products_##isa;                                                            \
-    gdn_scan_fn gdn_scan_##isa;                                                                    \
+    gdn_scan_fn gdn_scan_##isa, gdn_scan_tile_##isa;                                               \
+    gdn_pack_fn gdn_pack_##isa;                                                                    \
     attention_block_fn attention_block_f32_##isa, attention_block_f16_##isa;                       \
     attention_tile_fn attention_tile_f16_##isa;                                                    \
     attention_merge_fn attention_merge_##isa;                                                      \

@@ -14,6 +14,10 @@ static size_t projected_floats(const model_config *c)
            (size_t)larger_of(PROJECTED_HEADS * GDN_HEAD_DIM, 2 * c->n_value_heads);
 }
 
+/* Cells whose packed keys and queries (of one key head) a thread has at a time: they stay in L2
+ * while its slices go over them. */
+enum { PACKED_CELLS = 32 };
+
 void chunk_gdn_take(backend *b, size_t rows)
 {
     const model_config *c = &b->config;
@@ -23,7 +27,10 @@ void chunk_gdn_take(backend *b, size_t rows)
     size_t cells = (rows + GDN_CELL - 1) / GDN_CELL + 1, most = rows + GDN_CELL - 1;
     p->projected = take_floats(m, (size_t)b->options.n_threads, projected_floats(c));
     p->qk = take_floats(m, most, 2 * (size_t)c->key_size);
-    p->products = take_floats(m, cells * (size_t)c->n_key_heads, GDN_CELL_PRODUCTS);
+    size_t packed = (size_t)b->options.n_threads * PACKED_CELLS;
+    p->products =
+        take_floats(m, b->k.gdn_pack ? packed : cells * (size_t)c->n_key_heads, GDN_CELL_PRODUCTS);
+    p->gdn_packed = take(m, packed, (size_t)b->k.gdn_packed_bytes, 1);
     p->decay = take_floats(m, most, heads);
     p->values = take_floats(m, most, (size_t)c->value_size);
     p->mixed = take(m, 1, 1, packed_bytes(&b->k, (int32_t)rows, c->value_size));
@@ -197,75 +204,121 @@ static void project_part(void *context, int64_t begin, int64_t end, int thread)
 
 /* ---- recurrence ---- */
 
+/* Of a key head: tokens [from, to) of those from the first cell's on, `from` a multiple of
+ * GDN_CELL. */
+static gdn_products_args products_args(const chunk *t, int32_t key_head, int32_t from, int32_t to,
+                                       float *out)
+{
+    int32_t first = from == 0 ? tokens_before(t) : 0;
+    const float *qk = key_rows(t, key_head) + from * 2 * GDN_HEAD_DIM;
+    return (gdn_products_args){.first = first,
+                               .n_tokens = to - from - first,
+                               .q = qk + first * 2 * GDN_HEAD_DIM,
+                               .k = qk + GDN_HEAD_DIM,
+                               .qk_stride = 2 * GDN_HEAD_DIM,
+                               .out = out};
+}
+
 /* Units: cells of key heads. */
 static void products_part(void *context, int64_t begin, int64_t end, int thread)
 {
     chunk *t = context;
     (void)thread;
-    int32_t before = tokens_before(t), cells = divide_up(before + t->n, GDN_CELL);
+    int32_t all = tokens_before(t) + t->n, cells = divide_up(all, GDN_CELL);
     for (int64_t unit = begin; unit < end; unit++) {
         int32_t head = (int32_t)(unit / cells), cell = (int32_t)(unit % cells);
-        int32_t from = cell * GDN_CELL, first = cell == 0 ? before : 0;
-        const float *qk = key_rows(t, head) + from * 2 * GDN_HEAD_DIM;
-        t->b->k.gdn_products(
-            &(gdn_products_args){.first = first,
-                                 .n_tokens = smaller_of(GDN_CELL, before + t->n - from) - first,
-                                 .q = qk + first * 2 * GDN_HEAD_DIM,
-                                 .k = qk + GDN_HEAD_DIM,
-                                 .qk_stride = 2 * GDN_HEAD_DIM,
-                                 .out = key_products(t, head) + (size_t)cell * GDN_CELL_PRODUCTS});
+        int32_t from = cell * GDN_CELL, to = smaller_of(from + GDN_CELL, all);
+        float *out = key_products(t, head) + (size_t)cell * GDN_CELL_PRODUCTS;
+        gdn_products_args a = products_args(t, head, from, to, out);
+        t->b->k.gdn_products(&a);
     }
 }
 
-/* A slice of a head at the chunk's start: its state, and d of the tokens since. */
-static void load_slice(const chunk *t, int64_t unit, float *state, float *rest)
+static int32_t heads_of_key(const model_config *c)
+{
+    return c->n_value_heads / c->n_key_heads;
+}
+
+/* How many slices a thread does before it turns to others: those of a key head share what is
+ * packed, if threads have enough to choose from. */
+static int32_t slices_together(const backend *b)
+{
+    enum { PER_THREAD = 8 };
+    int32_t n = b->k.gdn_pack ? HEAD_SLICES * heads_of_key(&b->config) : 1;
+    int32_t all = HEAD_SLICES * b->config.n_value_heads;
+    while (n % 2 == 0 && all / n < PER_THREAD * thread_pool_size(b->pool)) n /= 2;
+    return n;
+}
+
+/* A slice of a head at the chunk's start, to the new state: the state, and d of the tokens since.
+ */
+static void load_slice(const chunk *t, int64_t slice)
 {
     const backend *b = t->b;
     const size_t floats = (size_t)GDN_HEAD_DIM * GDN_SLICE, rests = (GDN_CELL - 1) * GDN_SLICE;
+    const size_t at = (size_t)slice * floats, rest_at = (size_t)slice * rests;
+    int32_t index = t->prepared->gdn_index;
+    float *state = state_scan(b, b->store.spare_state, index);
     if (t->first == 0) {
-        memset(state, 0, floats * sizeof(float));
+        memset(state + at, 0, floats * sizeof(float));
         return;
     }
-    int32_t index = t->prepared->gdn_index;
-    memcpy(state, state_scan(b, t->s->at.state, index) + (size_t)unit * floats,
-           floats * sizeof(float));
-    memcpy(rest, state_rest_of(b, t->s->at.state, index).d + (size_t)unit * rests,
-           rests * sizeof(float));
+    memcpy(state + at, state_scan(b, t->s->at.state, index) + at, floats * sizeof(float));
+    memcpy(state_rest_of(b, b->store.spare_state, index).d + rest_at,
+           state_rest_of(b, t->s->at.state, index).d + rest_at, rests * sizeof(float));
 }
 
-/* Units: slices of value heads, over all tokens of the chunk. Outputs take the place of values. */
+/* Tokens [from, to), as in products_args, of a slice of a value head, those before them done.
+ * Outputs take the place of values. */
+static void scan_slice(const chunk *t, int64_t slice, int32_t from, const gdn_products_args *keys,
+                       const void *packed)
+{
+    const backend *b = t->b;
+    const model_config *c = &b->config;
+    const size_t floats = (size_t)GDN_HEAD_DIM * GDN_SLICE, rests = (GDN_CELL - 1) * GDN_SLICE;
+    int32_t head = (int32_t)(slice / HEAD_SLICES), index = t->prepared->gdn_index;
+    int32_t token = from + keys->first - tokens_before(t);
+    float *values = value_rows(t, head) + token * GDN_HEAD_DIM + slice % HEAD_SLICES * GDN_SLICE;
+    b->k.gdn_scan_tile(&(gdn_scan_args){
+        .state = state_scan(b, b->store.spare_state, index) + (size_t)slice * floats,
+        .rest = state_rest_of(b, b->store.spare_state, index).d + (size_t)slice * rests,
+        .first = keys->first,
+        .n_tokens = keys->n_tokens,
+        .q = keys->q,
+        .k = keys->k,
+        .qk_stride = keys->qk_stride,
+        .products = keys->out,
+        .packed = packed,
+        .v = values,
+        .v_stride = GDN_HEAD_DIM,
+        .decay = t->p->decay + from * c->n_value_heads + head,
+        .beta = t->p->beta + token * c->n_value_heads + head,
+        .gate_stride = c->n_value_heads,
+        .out = values,
+        .out_stride = GDN_HEAD_DIM});
+}
+
+/* Units: slices of value heads, slices_together of them, over all tokens of the chunk. */
 static void scan_part(void *context, int64_t begin, int64_t end, int thread)
 {
     chunk *t = context;
-    (void)thread;
-    backend *b = t->b;
-    const model_config *c = &b->config;
-    const size_t floats = (size_t)GDN_HEAD_DIM * GDN_SLICE, rests = (GDN_CELL - 1) * GDN_SLICE;
-    float *states = state_scan(b, b->store.spare_state, t->prepared->gdn_index);
-    state_rest to = state_rest_of(b, b->store.spare_state, t->prepared->gdn_index);
-    int32_t before = tokens_before(t);
-    for (int64_t unit = begin; unit < end; unit++) {
-        int32_t head = (int32_t)(unit / HEAD_SLICES), slice = (int32_t)(unit % HEAD_SLICES);
-        int32_t key_head = head / (c->n_value_heads / c->n_key_heads);
-        const float *qk = key_rows(t, key_head);
-        float *state = states + (size_t)unit * floats, *rest = to.d + (size_t)unit * rests;
-        float *values = value_rows(t, head) + slice * GDN_SLICE;
-        load_slice(t, unit, state, rest);
-        b->k.gdn_scan(&(gdn_scan_args){.state = state,
-                                       .rest = rest,
-                                       .first = before,
-                                       .n_tokens = t->n,
-                                       .q = qk + before * 2 * GDN_HEAD_DIM,
-                                       .k = qk + GDN_HEAD_DIM,
-                                       .qk_stride = 2 * GDN_HEAD_DIM,
-                                       .products = key_products(t, key_head),
-                                       .v = values,
-                                       .v_stride = GDN_HEAD_DIM,
-                                       .decay = t->p->decay + head,
-                                       .beta = t->p->beta + head,
-                                       .gate_stride = c->n_value_heads,
-                                       .out = values,
-                                       .out_stride = GDN_HEAD_DIM});
+    const cpu_kernels *k = &t->b->k;
+    const int32_t all = tokens_before(t) + t->n, together = slices_together(t->b);
+    const int32_t window = k->gdn_pack ? PACKED_CELLS * GDN_CELL : all;
+    const int32_t key_slices = HEAD_SLICES * heads_of_key(&t->b->config);
+    const size_t packed_cells = (size_t)thread * PACKED_CELLS;
+    unsigned char *packed = t->p->gdn_packed + packed_cells * (size_t)k->gdn_packed_bytes;
+    for (int64_t first = begin * together; first < end * together; first += together) {
+        for (int64_t slice = first; slice < first + together; slice++) load_slice(t, slice);
+        for (int32_t from = 0; from < all; from += window) {
+            int32_t to = smaller_of(from + window, all), head = (int32_t)(first / key_slices);
+            float *products = k->gdn_pack ? t->p->products + packed_cells * GDN_CELL_PRODUCTS
+                                          : key_products(t, head);
+            gdn_products_args keys = products_args(t, head, from, to, products);
+            if (k->gdn_pack) k->gdn_pack(&keys, packed);
+            for (int64_t slice = first; slice < first + together; slice++)
+                scan_slice(t, slice, from, &keys, packed);
+        }
     }
 }
 
@@ -304,8 +357,9 @@ static void recurrence(chunk *t)
     const model_config *c = &t->b->config;
     int64_t start = profile_start(&t->b->profile);
     int64_t cells = divide_up(tokens_before(t) + t->n, GDN_CELL);
-    run_pieces(t->b->pool, cells * c->n_key_heads, 8, products_part, t);
-    run_pieces(t->b->pool, (int64_t)c->n_value_heads * HEAD_SLICES, 1, scan_part, t);
+    if (!t->b->k.gdn_pack) run_pieces(t->b->pool, cells * c->n_key_heads, 8, products_part, t);
+    run_pieces(t->b->pool, (int64_t)c->n_value_heads * HEAD_SLICES / slices_together(t->b), 1,
+               scan_part, t);
     profile_stop(&t->b->profile, OP_GDN_SCAN, start);
 }
 

@@ -19,7 +19,27 @@ enum { QK_STRIDE = 320, V_STRIDE = 64, GATE_STRIDE = 3, OUT_STRIDE = 96 };
 
 typedef struct scan_case {
     float *state, *rest, *q, *k, *v, *decay, *beta, *products, *out;
+    unsigned char *packed; /* [CELLS][gdn_packed_bytes] */
 } scan_case;
+
+/* A table has one for steps of decode, and one for prefill. */
+static gdn_scan_fn *scan_kernel(const cpu_kernels *k, int tile)
+{
+    return tile ? k->gdn_scan_tile : k->gdn_scan;
+}
+
+/* Whether no table before has this function. */
+static bool scan_is_new(int v, int tile)
+{
+    for (int i = 0; i < 2 * v + tile; i++)
+        if (scan_kernel(&variants[i / 2], i % 2) == scan_kernel(&variants[v], tile)) return false;
+    return true;
+}
+
+#define FOR_EACH_SCAN_KERNEL(v, tile)                                                              \
+    for (int v = 0; v < n_variants; v++)                                                           \
+        for (int tile = 0; tile < 2; tile++)                                                       \
+            if (scan_is_new(v, tile))
 
 /* Slow decays, such that states fade within some tokens, and among those zeros. */
 typedef enum decay_kind { DECAY_SLOW, DECAY_STRONG, DECAY_ZEROS, N_DECAYS } decay_kind;
@@ -31,7 +51,12 @@ static float decay_of(decay_kind kind, int t)
     return (float)(kind == DECAY_SLOW ? exp(-0.1 * u) : exp(-900 * u));
 }
 
-static scan_case scan_inputs(fill_kind kind, decay_kind decay)
+static size_t packed_cells_bytes(const cpu_kernels *k)
+{
+    return CELLS * (size_t)k->gdn_packed_bytes;
+}
+
+static scan_case scan_inputs(const cpu_kernels *k, fill_kind kind, decay_kind decay)
 {
     scan_case c = {.state = guarded_floats(KEYS * COLUMNS),
                    .rest = guarded_floats((GDN_CELL - 1) * COLUMNS),
@@ -41,7 +66,8 @@ static scan_case scan_inputs(fill_kind kind, decay_kind decay)
                    .decay = guarded_floats(T * GATE_STRIDE),
                    .beta = guarded_floats(T * GATE_STRIDE),
                    .products = guarded_floats(CELLS * GDN_CELL_PRODUCTS),
-                   .out = guarded_floats(T * OUT_STRIDE)};
+                   .out = guarded_floats(T * OUT_STRIDE),
+                   .packed = guarded(packed_cells_bytes(k))};
     fill(c.state, KEYS * COLUMNS, kind, 1);
     fill(c.v, T * V_STRIDE, kind, 2);
     fill(c.q, T * QK_STRIDE, FILL_NORMAL, 3);
@@ -82,7 +108,12 @@ static gdn_products_args products_args(const scan_case *c, int32_t at, int32_t n
                                .out = c->products + cell / GDN_CELL * GDN_CELL_PRODUCTS};
 }
 
-static gdn_scan_args scan_args(const scan_case *c, int32_t at, int32_t n)
+static unsigned char *packed_at(const cpu_kernels *k, const scan_case *c, int32_t at)
+{
+    return c->packed + at / GDN_CELL * k->gdn_packed_bytes;
+}
+
+static gdn_scan_args scan_args(const cpu_kernels *k, const scan_case *c, int32_t at, int32_t n)
 {
     int32_t cell = at / GDN_CELL * GDN_CELL;
     return (gdn_scan_args){.state = c->state,
@@ -93,6 +124,7 @@ static gdn_scan_args scan_args(const scan_case *c, int32_t at, int32_t n)
                            .k = c->k + cell * QK_STRIDE,
                            .qk_stride = QK_STRIDE,
                            .products = c->products + cell / GDN_CELL * GDN_CELL_PRODUCTS,
+                           .packed = packed_at(k, c, at),
                            .v = c->v + at * V_STRIDE,
                            .v_stride = V_STRIDE,
                            .decay = c->decay + cell * GATE_STRIDE,
@@ -103,12 +135,15 @@ static gdn_scan_args scan_args(const scan_case *c, int32_t at, int32_t n)
 }
 
 /* Tokens [at, at + n), those before them done. */
-static void scan(const cpu_kernels *k, const scan_case *c, int32_t at, int32_t n)
+static void scan(const cpu_kernels *k, int tile, const scan_case *c, int32_t at, int32_t n)
 {
     gdn_products_args products = products_args(c, at, n);
-    gdn_scan_args args = scan_args(c, at, n);
-    k->gdn_products(&products);
-    k->gdn_scan(&args);
+    gdn_scan_args args = scan_args(k, c, at, n);
+    if (tile && k->gdn_pack)
+        k->gdn_pack(&products, packed_at(k, c, at));
+    else
+        k->gdn_products(&products);
+    scan_kernel(k, tile)(&args);
 }
 
 /* MODEL.md 3.5 as it stands there, of n tokens; d [n][columns]. */
@@ -140,25 +175,28 @@ static double largest(const float *x, int n)
     return size;
 }
 
-static scan_case repeated_inputs(fill_kind kind, decay_kind decay, bool same_key)
+static scan_case repeated_inputs(const cpu_kernels *k, fill_kind kind, decay_kind decay,
+                                 bool same_key)
 {
-    scan_case c = scan_inputs(kind, decay);
+    scan_case c = scan_inputs(k, kind, decay);
     if (same_key) repeat_key(&c);
     return c;
 }
 
-static void check_scan(const cpu_kernels *k, fill_kind kind, decay_kind decay, bool same_key)
+static void check_scan(const cpu_kernels *k, int tile, fill_kind kind, decay_kind decay,
+                       bool same_key)
 {
     static double state[KEYS * COLUMNS], out[T * COLUMNS], d[T * COLUMNS];
-    scan_case c = repeated_inputs(kind, decay, same_key);
-    const char *name = text("%s, fill %d, decay %d, same key %d", k->isa, kind, decay, same_key);
+    scan_case c = repeated_inputs(k, kind, decay, same_key);
+    const char *name =
+        text("%s %d, fill %d, decay %d, same key %d", k->isa, tile, kind, decay, same_key);
     for (int i = 0; i < KEYS * COLUMNS; i++) state[i] = (double)c.state[i];
     double bound = 1e-5 * largest(c.state, KEYS * COLUMNS) + 1e-37;
-    scan(k, &c, 0, T);
+    scan(k, tile, &c, 0, T);
     scan_double(&c, WHOLE, state, d, out);
     for (int i = 0; i < KEYS * COLUMNS; i++) assert_near((double)c.state[i], state[i], bound, name);
     for (int i = 0; i < KEYS * COLUMNS; i++) state[i] = 0;
-    scan_case again = repeated_inputs(kind, decay, same_key);
+    scan_case again = repeated_inputs(k, kind, decay, same_key);
     for (int i = 0; i < KEYS * COLUMNS; i++) state[i] = (double)again.state[i];
     scan_double(&c, T, state, d, out);
     for (int i = 0; i < (T - WHOLE) * COLUMNS; i++)
@@ -170,7 +208,7 @@ static void check_scan(const cpu_kernels *k, fill_kind kind, decay_kind decay, b
     /* In pieces, within cells and across them: the same bits. */
     static const int32_t cuts[] = {0, 1, 1, 2, 7, 8, 9, 13, 24, 31, 40, 42, T};
     for (int i = 0; i + 1 < (int)(sizeof cuts / sizeof cuts[0]); i++)
-        scan(k, &again, cuts[i], cuts[i + 1] - cuts[i]);
+        scan(k, tile, &again, cuts[i], cuts[i + 1] - cuts[i]);
     assert_memory_equal(again.state, c.state, KEYS * COLUMNS * sizeof(float));
     assert_memory_equal(again.rest, c.rest, (T - WHOLE) * COLUMNS * sizeof(float));
     assert_memory_equal(again.out, c.out, T * OUT_STRIDE * sizeof(float));
@@ -181,18 +219,18 @@ static void check_scan(const cpu_kernels *k, fill_kind kind, decay_kind decay, b
 static void test_gdn_scan(void **state)
 {
     (void)state;
-    FOR_EACH_VARIANT (v, gdn_scan)
-        for (int kind = 0; kind < N_FILLS; kind++)
-            for (int decay = 0; decay < N_DECAYS; decay++)
-                for (int same_key = 0; same_key < 2; same_key++)
-                    check_scan(&variants[v], (fill_kind)kind, (decay_kind)decay, same_key);
+    FOR_EACH_SCAN_KERNEL(v, tile)
+    for (int kind = 0; kind < N_FILLS; kind++)
+        for (int decay = 0; decay < N_DECAYS; decay++)
+            for (int same_key = 0; same_key < 2; same_key++)
+                check_scan(&variants[v], tile, (fill_kind)kind, (decay_kind)decay, same_key);
 }
 
 static void test_gdn_products(void **state)
 {
     (void)state;
     FOR_EACH_VARIANT (v, gdn_products) {
-        scan_case c = scan_inputs(FILL_NORMAL, DECAY_SLOW);
+        scan_case c = scan_inputs(&variants[v], FILL_NORMAL, DECAY_SLOW);
         gdn_products_args args = products_args(&c, 0, T);
         variants[v].gdn_products(&args);
         for (int t = 0; t < T; t++)
@@ -217,21 +255,24 @@ static void test_gdn_products(void **state)
 static void test_gdn_scan_edges(void **state)
 {
     (void)state;
-    FOR_EACH_VARIANT (v, gdn_scan) {
-        scan_case c = scan_inputs(FILL_NORMAL, DECAY_SLOW);
+    FOR_EACH_SCAN_KERNEL(v, tile)
+    {
+        const cpu_kernels *k = &variants[v];
+        scan_case c = scan_inputs(k, FILL_NORMAL, DECAY_SLOW);
         for (int t = 0; t < T; t++) c.decay[t * GATE_STRIDE] = 0;
-        scan(&variants[v], &c, 0, WHOLE);
-        const float *k = c.k + (WHOLE - 1) * QK_STRIDE, *value = c.v + (WHOLE - 1) * V_STRIDE;
+        scan(k, tile, &c, 0, WHOLE);
+        const float *key = c.k + (WHOLE - 1) * QK_STRIDE, *value = c.v + (WHOLE - 1) * V_STRIDE;
         float beta = c.beta[(WHOLE - 1) * GATE_STRIDE];
         for (int i = 0; i < KEYS; i++)
             for (int j = 0; j < COLUMNS; j++)
                 assert_near((double)c.state[i * COLUMNS + j],
-                            (double)k[i] * (double)beta * (double)value[j], 1e-6, variants[v].isa);
+                            (double)key[i] * (double)beta * (double)value[j],
+                            tile && k->gdn_pack ? 4e-6 : 1e-6, k->isa);
         guarded_check();
         for (int n = 1; n <= GDN_CELL; n += GDN_CELL - 1) { /* alone, and within a cell */
-            c = scan_inputs(FILL_NORMAL, DECAY_SLOW);
+            c = scan_inputs(k, FILL_NORMAL, DECAY_SLOW);
             c.v[4 * V_STRIDE + 5] = NAN;
-            for (int at = 0; at < GDN_CELL; at += n) scan(&variants[v], &c, at, n);
+            for (int at = 0; at < GDN_CELL; at += n) scan(k, tile, &c, at, n);
             for (int t = 0; t < GDN_CELL; t++)
                 for (int j = 0; j < COLUMNS; j++)
                     assert_int_equal(isnan(c.out[t * OUT_STRIDE + j]), j == 5 && t >= 4);
@@ -663,6 +704,16 @@ static void run_scan(void *context)
     mixer_bench *b = context;
     b->k->gdn_scan(&b->scan);
 }
+static void run_pack(void *context)
+{
+    mixer_bench *b = context;
+    b->k->gdn_pack(&b->products, (void *)(uintptr_t)b->scan.packed);
+}
+static void run_scan_tile(void *context)
+{
+    mixer_bench *b = context;
+    b->k->gdn_scan_tile(&b->scan);
+}
 static void run_attention_f16(void *context)
 {
     mixer_bench *b = context;
@@ -726,14 +777,20 @@ static void benches(void)
     for (size_t i = 0; i < cached; i++) ((uint16_t *)cache)[i] = (uint16_t)(0x3000 + i % 2048);
     for (int v = 0; v < n_variants; v++) {
         mixer_bench b = {.k = &variants[v]};
-        scan_case s = scan_inputs(FILL_NORMAL, DECAY_SLOW);
+        scan_case s = scan_inputs(b.k, FILL_NORMAL, DECAY_SLOW);
         b.products = products_args(&s, 0, WHOLE);
         bench(text("gdn_products %d tokens", WHOLE), b.k->isa, WHOLE * KEYS * 8.0,
               WHOLE * 2.0 * (GDN_CELL + 1) * KEYS, run_products, &b);
-        b.scan = scan_args(&s, 0, WHOLE);
+        b.scan = scan_args(b.k, &s, 0, WHOLE);
         bench(text("gdn_scan %d tokens", WHOLE), b.k->isa, KEYS * COLUMNS * 8.0,
               WHOLE * 7.0 * KEYS * COLUMNS, run_scan, &b);
-        b.scan = scan_args(&s, 0, 1);
+        if (b.k->gdn_pack) {
+            bench(text("gdn_pack %d tokens", WHOLE), b.k->isa,
+                  WHOLE * (KEYS * 8.0 + b.k->gdn_packed_bytes / GDN_CELL), 0, run_pack, &b);
+            bench(text("gdn_scan_tile %d tokens", WHOLE), b.k->isa, KEYS * COLUMNS * 8.0,
+                  WHOLE * 7.0 * KEYS * COLUMNS, run_scan_tile, &b);
+        }
+        b.scan = scan_args(b.k, &s, 0, 1);
         bench("gdn_scan 1 token", b.k->isa, KEYS * COLUMNS * 4.0, 7.0 * KEYS * COLUMNS, run_scan,
               &b);
         attention_case c = attention_inputs(FILL_NORMAL, true, visible);

@@ -6,17 +6,13 @@
  * a step of WIDE loads and ROWS broadcasts makes ROWS * WIDE multiply-adds. 3 of those an element
  * and token and one multiplication an element and cell, where a pass per token takes 4 operations,
  * a load and a store. What tokens of a cell do to each other is 1/16 of that. */
-#include "cpu/simd/simd.h"
+#include "cpu/simd/gdn_cell.h"
 
 enum {
     COLUMNS = GDN_SLICE / VL,                        /* vectors of a state row */
     ROWS = VECTOR_REGISTERS == 32 && VL > 4 ? 8 : 4, /* of a block of sums */
     WIDE = VL > 4 ? 2 : 4,                           /* vectors of one */
-    LINE_FLOATS = 16,
 };
-
-/* Rows of a cell's tokens. */
-typedef float cell_rows[GDN_CELL][GDN_SLICE];
 
 /* ---- products of keys and queries ---- */
 
@@ -129,49 +125,6 @@ ALWAYS_INLINE void multiply_cell(const gdn_scan_args *a, const gdn_cell *cell,
     for (; t < n; t++) multiply_token(a->state, k + t * stride, q + t * stride, d[t], sums[t]);
 }
 
-/* d[t] for t in [begin, end), from S^T k in its place and those before `begin`. Each is subtracted
- * from all that follow as soon as it is known, so a chain has a multiply-add a token. */
-ALWAYS_INLINE void solve(const gdn_scan_args *a, const gdn_cell *cell, int32_t begin, int32_t end,
-                         float (*d)[GDN_SLICE])
-{
-    for (int c = 0; c < GDN_SLICE; c += VL) {
-        vf x[GDN_CELL];
-        UNROLL for (int t = begin; t < end; t++)
-        {
-            int64_t i = cell->at + t - a->first;
-            vf v = vf_load(a->v + i * a->v_stride + c);
-            v = vf_fma(vf_set1(-cell->decay[t]), vf_load(d[t] + c), v);
-            x[t] = vf_mul(vf_set1(a->beta[i * a->gate_stride]), v);
-        }
-        UNROLL for (int j = 0; j < end; j++)
-        {
-            vf dj = j < begin ? vf_load(d[j] + c) : x[j];
-            if (j >= begin) vf_store(d[j] + c, dj);
-            UNROLL for (int t = j + 1 > begin ? j + 1 : begin; t < end; t++) x[t] =
-                vf_fma(vf_set1(cell->to_d[t][j]), dj, x[t]);
-        }
-    }
-}
-
-/* The outputs of [begin, end) from S^T q. */
-ALWAYS_INLINE void finish(const gdn_scan_args *a, const gdn_cell *cell, int32_t begin, int32_t end,
-                          float (*d)[GDN_SLICE], float (*sums)[GDN_SLICE])
-{
-    for (int c = 0; c < GDN_SLICE; c += VL) {
-        vf out[GDN_CELL];
-        UNROLL for (int t = begin; t < end; t++) out[t] =
-            vf_mul(vf_set1(cell->decay[t]), vf_load(sums[t] + c));
-        UNROLL for (int j = 0; j < end; j++)
-        {
-            vf dj = vf_load(d[j] + c);
-            UNROLL for (int t = j > begin ? j : begin; t < end; t++) out[t] =
-                vf_fma(vf_set1(cell->to_out[t][j]), dj, out[t]);
-        }
-        UNROLL for (int t = begin; t < end; t++)
-            vf_store(a->out + (cell->at + t - a->first) * a->out_stride + c, out[t]);
-    }
-}
-
 /* S = g S + sum over the cell of k_j (g(last, j) d_j)^T. */
 ALWAYS_INLINE void update(const gdn_scan_args *a, const gdn_cell *cell, float (*d)[GDN_SLICE])
 {
@@ -201,14 +154,6 @@ ALWAYS_INLINE void update(const gdn_scan_args *a, const gdn_cell *cell, float (*
         }
 }
 
-/* v of the next cell: its rows lie far apart, where no hardware looks ahead. */
-ALWAYS_INLINE void read_ahead(const gdn_scan_args *a, int32_t from)
-{
-    for (int32_t t = from; t < from + GDN_CELL && t < a->n_tokens; t++)
-        for (int c = 0; c < GDN_SLICE; c += LINE_FLOATS)
-            __builtin_prefetch(a->v + t * a->v_stride + c);
-}
-
 void KERNEL(gdn_scan)(const gdn_scan_args *a)
 {
     _Alignas(64) cell_rows d, sums;
@@ -217,22 +162,12 @@ void KERNEL(gdn_scan)(const gdn_scan_args *a)
         gdn_cell_begin(a, at, &cell);
         int32_t begin = cell.begin, end = cell.end, n = end - begin, i = at + begin - a->first;
         read_ahead(a, i + n);
-        for (int32_t t = 0; t < begin; t++)
-            for (int c = 0; c < GDN_SLICE; c += VL)
-                vf_store(d[t] + c, vf_load(a->rest + t * GDN_SLICE + c));
+        copy_rows(d[0], a->rest, begin, 0, GDN_SLICE);
         multiply_cell(a, &cell, d, sums);
-        if (n == GDN_CELL) {
-            solve(a, &cell, 0, GDN_CELL, d);
-            finish(a, &cell, 0, GDN_CELL, d, sums);
-        } else {
-            solve(a, &cell, begin, end, d);
-            finish(a, &cell, begin, end, d, sums);
-        }
+        finish_cell(a, &cell, d, sums, 0, GDN_SLICE);
         if (end == GDN_CELL)
             update(a, &cell, d);
         else
-            for (int32_t t = begin; t < end; t++)
-                for (int c = 0; c < GDN_SLICE; c += VL)
-                    vf_store(a->rest + t * GDN_SLICE + c, vf_load(d[t] + c));
+            copy_rows(a->rest + begin * GDN_SLICE, d[begin], n, 0, GDN_SLICE);
     }
 }
