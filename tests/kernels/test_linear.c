@@ -271,6 +271,41 @@ static void test_gemm(void **state)
     FOR_EACH_VARIANT (v, gemm) check_gemms(&variants[v]);
 }
 
+/* More inputs than a cache holds have the bits of each alone: whole panels of rows and what is left
+ * of them, an odd last group, a last tile of one input. */
+static void check_many(const cpu_kernels *k, int32_t rows, int32_t cols, int32_t n)
+{
+    enum { BEGIN = 3, STRIDE = 320 };
+    matrix m = random_matrix(MATRIX_Q4, rows, cols, (uint64_t)cols);
+    float *x = guarded_floats((size_t)n * (size_t)cols);
+    fill(x, (size_t)n * (size_t)cols, FILL_NORMAL, 12);
+    void *packed = guarded(packed_bytes(k, n, cols)), *one = guarded(packed_bytes(k, 1, cols));
+    float *y = guarded_floats((size_t)n * STRIDE), *alone = guarded_floats((size_t)rows);
+    k->pack_input(x, cols, NULL, n, cols, packed);
+    k->gemm(&m, BEGIN, rows, packed, n, y, STRIDE);
+    for (int32_t i = 0; i < n; i++) {
+        const float *row = y + (size_t)i * STRIDE;
+        for (int32_t r = 0; r < STRIDE; r++)
+            if (r < BEGIN || r >= rows) assert_true(row[r] == 0);
+        if (i % 7 && i < n - 2) continue;
+        k->pack_input(x + (size_t)i * (size_t)cols, cols, NULL, 1, cols, one);
+        k->gemm(&m, BEGIN, rows, one, 1, alone, rows);
+        assert_memory_equal(row + BEGIN, alone + BEGIN, (size_t)(rows - BEGIN) * sizeof(float));
+    }
+    guarded_check();
+}
+
+static void test_gemm_many(void **state)
+{
+    (void)state;
+    FOR_EACH_VARIANT (v, gemm) {
+        check_many(&variants[v], 300, 2048, 289);
+        check_many(&variants[v], 150, 4160, 130);
+        check_many(&variants[v], 67, 576, 1023);
+        check_many(&variants[v], 40, 16448, 33);
+    }
+}
+
 /* The pair for router logits, as a table in which it is prefill's. */
 static cpu_kernels with_f32_products(const cpu_kernels *k)
 {
@@ -512,6 +547,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_quantize),
     cmocka_unit_test(test_quantize_not_finite),
     cmocka_unit_test(test_gemm),
+    cmocka_unit_test(test_gemm_many),
     cmocka_unit_test(test_gemm_f32),
     cmocka_unit_test(test_gemm_bf16),
     cmocka_unit_test(test_gemm_not_finite),

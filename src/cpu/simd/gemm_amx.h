@@ -1,5 +1,5 @@
-/* What the products of 4-bit weights on AMX tiles share, with many inputs (gemm_amx.c) and with few
- * (gemm_few_amx.c). */
+/* What the products of 4-bit weights on AMX tiles share, with some hundred inputs (gemm_amx.c),
+ * with few (gemm_few_amx.c) and with more than L2 holds (gemm_panel_amx.c). */
 #ifndef CALLA_CPU_GEMM_AMX_H
 #define CALLA_CPU_GEMM_AMX_H
 
@@ -9,6 +9,8 @@ enum {
     PAIR_TILES = 2,                  /* tiles of inputs at a time */
     PAIR_INPUTS = PAIR_TILES * TILE, /* inputs at a time */
     FEW_INPUTS = PAIR_INPUTS,        /* so many or less in blocks of a pair of groups */
+    BLOCK_ELEMENTS = 1 << 19,        /* of inputs in L2 at a time, bf16: 1 MB */
+    PANEL_ELEMENTS = 1 << 19,        /* of dequantised weights in L2 at a time, bf16: 1 MB */
 };
 
 /* As gemm_bf16_amx and gemm_gated_bf16_amx, for n <= FEW_INPUTS; tiles are configured. */
@@ -16,6 +18,16 @@ void gemm_few_amx(const matrix *w, int32_t begin, int32_t end, const uint16_t *p
                   float *y, int64_t y_stride);
 void gemm_gated_few_amx(const matrix *gate, const matrix *up, const uint16_t *packed, int32_t n,
                         uint16_t *out);
+
+/* As gemm_bf16_amx, for more inputs than L2 holds; tiles are configured. Takes 1.1 MB of stack. */
+void gemm_panel_amx(const matrix *w, int32_t begin, int32_t end, const uint16_t *packed, int32_t n,
+                    float *y, int64_t y_stride);
+
+/* Whether it is the one for n inputs of `cols` columns. */
+ALWAYS_INLINE bool takes_panels(int32_t cols, int32_t n)
+{
+    return (size_t)n * (size_t)cols > BLOCK_ELEMENTS && cols <= PANEL_ELEMENTS / ROWS;
+}
 
 /* ---- products ---- */
 
@@ -74,7 +86,8 @@ ALWAYS_INLINE void write_line(float *y, __m512i v, int32_t n, bool kept)
 }
 
 /* y[l][0 ... n_rows) from the sums of n inputs. */
-static void write_sums(pair_sums *sums, int32_t n_rows, int32_t n, float *y, int64_t y_stride)
+static inline void write_sums(pair_sums *sums, int32_t n_rows, int32_t n, float *y,
+                              int64_t y_stride)
 {
     for (int32_t t = 0; t * TILE < n; t++) {
         __m512i v[ROW_TILES][TILE];
@@ -116,7 +129,8 @@ ALWAYS_INLINE __m512i pack_columns(__m512 a, __m512 b)
 
 /* silu(gate) * up of rows [row, row + 16) for 16 inputs, into the tile `packed` of n_rows columns.
  */
-static void pack_gated(sum_tile gate, sum_tile up, int32_t row, int32_t n_rows, uint16_t *packed)
+static inline void pack_gated(sum_tile gate, sum_tile up, int32_t row, int32_t n_rows,
+                              uint16_t *packed)
 {
     vf h[TILE];
     for (int i = 0; i < TILE; i++) {
@@ -132,8 +146,8 @@ static void pack_gated(sum_tile gate, sum_tile up, int32_t row, int32_t n_rows, 
 }
 
 /* Of rows [row, row + ROWS), for n inputs. */
-static void pack_gated_rows(pair_sums *gates, pair_sums *ups, int32_t row, int32_t n_rows,
-                            int32_t n, uint16_t *packed)
+static inline void pack_gated_rows(pair_sums *gates, pair_sums *ups, int32_t row, int32_t n_rows,
+                                   int32_t n, uint16_t *packed)
 {
     for (int32_t t = 0; t * TILE < n; t++)
         for (int r = 0; r < ROW_TILES; r++)
