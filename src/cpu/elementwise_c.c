@@ -89,6 +89,25 @@ static bool ranks_before(const float *logits, int32_t i, int32_t j)
     return isnan(b) && !isnan(a);
 }
 
+/* No less than k of the logits are as large as this, or it is -inf: of the largest of every
+ * sixteenth of them the k-th. Few others are, so that few are sorted. */
+static float router_bound(const float *logits, int32_t n, int32_t k)
+{
+    enum { PARTS = 16 };
+    float largest[PARTS], bound = INFINITY;
+    if (n < PARTS || k > PARTS) return -INFINITY;
+    for (int l = 0; l < PARTS; l++) largest[l] = -INFINITY;
+    for (int32_t i = 0; i + PARTS <= n; i += PARTS)
+        for (int l = 0; l < PARTS; l++)
+            largest[l] = logits[i + l] > largest[l] ? logits[i + l] : largest[l];
+    for (int l = 0; l < PARTS; l++) {
+        int32_t larger = 0;
+        for (int j = 0; j < PARTS; j++) larger += largest[j] > largest[l];
+        if (larger < k && largest[l] < bound) bound = largest[l];
+    }
+    return bound;
+}
+
 /* 0, or NaN if any of them is not finite. */
 static float router_nothing(const float *logits, int32_t n)
 {
@@ -103,8 +122,9 @@ static float router_nothing(const float *logits, int32_t n)
 void router_top_k_c(const float *logits, int32_t n, int32_t k, int32_t *experts, float *weights)
 {
     int32_t held = 0; /* of the first i, in their order */
-    float least = -INFINITY;
+    float least = -INFINITY, bound = router_bound(logits, n, k);
     for (int32_t i = 0; i < n; i++) {
+        if (logits[i] < bound) continue;
         if (held == k && (logits[i] <= least || !ranks_before(logits, i, experts[k - 1]))) continue;
         int32_t s = held < k ? held++ : k - 1;
         for (; s > 0 && ranks_before(logits, i, experts[s - 1]); s--) experts[s] = experts[s - 1];
