@@ -142,26 +142,55 @@ static void load_weights(const matrix *w, int32_t row, int32_t n_rows, int32_t g
 typedef float sum_tile[TILE][TILE]; /* [row][input] */
 typedef sum_tile pair_sums[ROW_TILES][INPUT_TILES];
 
-/* dots = a group, two row tiles x n_tiles (1 or 2, a constant) input tiles. */
-ALWAYS_INLINE void multiply(weight_group *w, const input_group *const x[INPUT_TILES], int n_tiles,
-                            pair_sums dots)
+/* What is to be scaled: the dots of a group, and the sums they go to. */
+typedef struct scaling {
+    const weight_group *w; /* NULL: nothing */
+    const input_group *x[INPUT_TILES];
+    float (*dots)[INPUT_TILES][TILE][TILE], (*sums)[INPUT_TILES][TILE][TILE]; // [ROW_TILES]
+} scaling;
+
+/* sums += scale * dots + bias * the inputs' sums, of rows [from, to), to no more than ROWS. */
+ALWAYS_INLINE void scale_dots(const scaling *a, int from, int to)
 {
+    vf input_sums[INPUT_TILES];
+    for (int t = 0; t < INPUT_TILES; t++) input_sums[t] = vf_load(a->x[t]->sums);
+    UNROLL for (int r = from; r < to; r++)
+    {
+        vf scale = vf_set1(a->w->scales[r]), bias = vf_set1(a->w->biases[r]);
+        UNROLL for (int t = 0; t < INPUT_TILES; t++)
+        {
+            float *sum = a->sums[r / TILE][t][r % TILE];
+            vf y = vf_fma(bias, input_sums[t], vf_load(sum));
+            vf_store(sum, vf_fma(scale, vf_load(a->dots[r / TILE][t][r % TILE]), y));
+        }
+    }
+}
+
+/* dots = a group, two row tiles x n_tiles (1 or 2, a constant) input tiles; what the group before
+ * left to be scaled is, a few rows after each product. */
+ALWAYS_INLINE void multiply(weight_group *w, const input_group *const x[INPUT_TILES], int n_tiles,
+                            pair_sums dots, const scaling *before)
+{
+    enum { AT_ONCE = (ROWS + STEPS * PARTS - 1) / (STEPS * PARTS) };
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    for (int s = 0; s < STEPS; s++) {
-        _tile_loadd(4, w->values[s][0], LINE);
-        _tile_loadd(5, w->values[s][1], LINE);
-        for (int p = PARTS - 1; p >= 0; p--) { /* small ones first */
-            _tile_loadd(6, x[0]->values[p][s], LINE);
-            _tile_dpbf16ps(0, 4, 6);
-            _tile_dpbf16ps(2, 5, 6);
-            if (n_tiles == 1) continue;
+    UNROLL for (int i = 0; i < STEPS * PARTS; i++)
+    {
+        const int s = i / PARTS, p = PARTS - 1 - i % PARTS; /* small ones first */
+        if (i % PARTS == 0) _tile_loadd(4, w->values[s][0], LINE);
+        _tile_loadd(6, x[0]->values[p][s], LINE);
+        _tile_dpbf16ps(0, 4, 6);
+        if (i % PARTS == 0) _tile_loadd(5, w->values[s][1], LINE);
+        _tile_dpbf16ps(2, 5, 6);
+        if (n_tiles == 2) {
             _tile_loadd(7, x[1]->values[p][s], LINE);
             _tile_dpbf16ps(1, 4, 7);
             _tile_dpbf16ps(3, 5, 7);
         }
+        if (before->w)
+            scale_dots(before, i * AT_ONCE, i < STEPS * PARTS - 1 ? (i + 1) * AT_ONCE : ROWS);
     }
     _tile_stored(0, dots[0][0], LINE);
     _tile_stored(1, dots[0][1], LINE);
@@ -170,43 +199,32 @@ ALWAYS_INLINE void multiply(weight_group *w, const input_group *const x[INPUT_TI
     settle_memory();
 }
 
-/* sums += scale * dots + bias * the inputs' sums. */
-static void scale_dots(const weight_group *w, const input_group *const x[INPUT_TILES], int n_tiles,
-                       pair_sums dots, pair_sums sums)
-{
-    vf input_sums[INPUT_TILES];
-    for (int t = 0; t < n_tiles; t++) input_sums[t] = vf_load(x[t]->sums);
-    for (int r = 0; r < ROWS; r++) {
-        vf scale = vf_set1(w->scales[r]), bias = vf_set1(w->biases[r]);
-        for (int t = 0; t < n_tiles; t++) {
-            float *sum = sums[r / TILE][t][r % TILE];
-            vf y = vf_fma(bias, input_sums[t], vf_load(sum));
-            vf_store(sum, vf_fma(scale, vf_load(dots[r / TILE][t][r % TILE]), y));
-        }
-    }
-}
-
-/* Rows [row, row + n_rows), up to ROWS, times n <= BLOCK_INPUTS inputs. */
+/* Rows [row, row + n_rows), up to ROWS, times n <= BLOCK_INPUTS inputs. Of a pair with one tile the
+ * other one's sums are zeros. */
 static void multiply_rows(const matrix *w, int32_t row, int32_t n_rows, const input_group *packed,
                           int32_t n, pair_sums *sums)
 {
-    _Alignas(64) weight_group weights;
-    _Alignas(64) pair_sums dots;
+    _Alignas(64) weight_group weights[2];
+    _Alignas(64) pair_sums dots[2];
     const int32_t groups = w->cols / QUANT_GROUP;
+    scaling before = {0};
+    int turn = 0;
     memset(sums, 0, BLOCK_TILES * sizeof *sums);
     for (int32_t g = 0; g < groups; g++) {
-        load_weights(w, row, n_rows, g, &weights);
-        for (int32_t i = 0; i * INPUTS < n; i++) {
+        weight_group *weight = &weights[g % 2];
+        load_weights(w, row, n_rows, g, weight);
+        for (int32_t i = 0; i * INPUTS < n; i++, turn ^= 1) {
             const input_group *first = packed + (size_t)i * INPUT_TILES * (size_t)groups + g;
-            const input_group *x[INPUT_TILES] = {first, first + groups};
-            int n_tiles = n - i * INPUTS > TILE ? 2 : 1;
-            if (n_tiles == 2)
-                multiply(&weights, x, 2, dots);
+            bool both = n - i * INPUTS > TILE;
+            const input_group *x[INPUT_TILES] = {first, both ? first + groups : first};
+            if (both)
+                multiply(weight, x, 2, dots[turn], &before);
             else
-                multiply(&weights, x, 1, dots);
-            scale_dots(&weights, x, n_tiles, dots, sums[i]);
+                multiply(weight, x, 1, dots[turn], &before);
+            before = (scaling){weight, {x[0], x[1]}, dots[turn], sums[i]};
         }
     }
+    if (before.w) scale_dots(&before, 0, ROWS);
 }
 
 void gemm_amx(const matrix *w, int32_t begin, int32_t end, const void *packed, int32_t n, float *y,
