@@ -150,7 +150,8 @@ typedef struct expert_unit {
 
 /* P = prefill_chunk rows, k slots a row. */
 typedef struct prefill_scratch {
-    float *x, *u;          // [P][D] residual stream, normed input
+    float *x, *u;          // [P][D] residual stream; the last norm's output, or the experts' input
+    float *normed;         // [n_threads][ROUTE_TILE][D] other norms' outputs
     unsigned char *packed; // [P][max(D, query_size)] packed
     float *out;            // [P][D] out_proj's output
     /* GDN and attention share memory. */
@@ -298,8 +299,6 @@ void prefill_scratch_take(backend *b);
 calla_status prefill_chunk(backend *b, backend_sequence *s, const int32_t *tokens, int32_t n,
                            logits_mode mode, float *logits, const calla_control *control,
                            calla_error *err);
-/* x += moe(u) of layer `index` for n tokens from position `first` on. */
-void prefill_moe(backend *b, int32_t index, int64_t first, int32_t n);
 
 /* As thread_pool_run, but in pieces of `piece` items that threads take as they get free: for items
  * of unequal size, and for threads that are not equally fast, as on a shared machine. */

@@ -15,6 +15,7 @@ void prefill_scratch_take(backend *b)
     int32_t widest = larger_of(c->hidden_size, c->query_size);
     p->x = take_floats(m, rows, hidden);
     p->u = take_floats(m, rows, hidden);
+    p->normed = take_floats(m, (size_t)b->options.n_threads * ROUTE_TILE, hidden);
     p->out = take_floats(m, rows, hidden);
     p->packed = take(m, 1, 1, packed_bytes(&b->k, b->options.prefill_chunk, widest));
     p->bad_norm = take(m, rows, 1, sizeof(int32_t));
@@ -121,19 +122,14 @@ void chunk_project(chunk *t, operation op, int32_t n_inputs)
     t->n_jobs = 0;
 }
 
-/* Packs rows [begin, end), begin a multiple of the tile, of x [n][cols]. */
-static void pack_piece(chunk *t, pack_input_fn *pack, const float *x, int32_t cols, int64_t begin,
-                       int64_t end)
-{
-    pack(x + begin * cols, cols, NULL, (int32_t)(end - begin), cols,
-         t->p->packed + packed_bytes(&t->b->k, (int32_t)begin, cols));
-}
-
+/* Packs rows [begin, end), begin a multiple of the tile. */
 static void pack_part(void *context, int64_t begin, int64_t end, int thread)
 {
     chunk *t = context;
     (void)thread;
-    pack_piece(t, t->b->k.pack_input, t->to_pack, t->pack_cols, begin, end);
+    const int32_t cols = t->pack_cols;
+    t->b->k.pack_input(t->to_pack + begin * cols, cols, NULL, (int32_t)(end - begin), cols,
+                       t->p->packed + packed_bytes(&t->b->k, (int32_t)begin, cols));
 }
 
 void chunk_pack(chunk *t, operation op, const float *x, int32_t cols, int32_t n)
@@ -144,42 +140,59 @@ void chunk_pack(chunk *t, operation op, const float *x, int32_t cols, int32_t n)
     chunk_run(t->b, op, n, t->b->k.pack_tile, pack_part, t);
 }
 
+/* Row i of x, complete, and its norm to u. */
+static void norm_row(chunk *t, int64_t i, float *u)
+{
+    const backend *b = t->b;
+    int32_t hidden = b->config.hidden_size;
+    float *x = t->p->x + i * hidden;
+    if (t->pass.source == NORM_ADD_OUT) b->k.add_scaled(x, t->p->out + i * hidden, 1.0f, hidden);
+    if (t->pass.source == NORM_ADD_EXPERTS) chunk_add_experts(t, i);
+    float mean = b->k.rmsnorm(x, t->pass.factor, hidden, b->config.rms_eps, u);
+    if (!isfinite(mean) && t->p->bad_norm[i] < 0) t->p->bad_norm[i] = t->norm;
+}
+
+static int32_t norm_tile(const chunk *t)
+{
+    return t->pass.route ? ROUTE_TILE : t->b->k.pack_tile;
+}
+
 static void norm_part(void *context, int64_t begin, int64_t end, int thread)
 {
     chunk *t = context;
-    (void)thread;
-    backend *b = t->b;
-    int32_t hidden = b->config.hidden_size;
-    /* What is packed together comes right after it was written. */
-    for (int64_t first = begin; first < end; first += b->k.pack_tile) {
-        int64_t behind = first + b->k.pack_tile < end ? first + b->k.pack_tile : end;
-        for (int64_t i = first; i < behind; i++) {
-            float *x = t->p->x + i * hidden;
-            if (t->add) b->k.add_scaled(x, t->p->out + i * hidden, 1.0f, hidden);
-            float mean =
-                b->k.rmsnorm(x, t->factor, hidden, b->config.rms_eps, t->p->u + i * hidden);
-            if (!isfinite(mean) && t->p->bad_norm[i] < 0) t->p->bad_norm[i] = t->norm;
-        }
-        if (t->pack) pack_piece(t, t->pack, t->p->u, hidden, first, behind);
+    const prefill_scratch *p = t->p;
+    int32_t hidden = t->b->config.hidden_size, tile = norm_tile(t);
+    for (int64_t first = begin; first < end; first += tile) {
+        int32_t n = end - first < tile ? (int32_t)(end - first) : tile;
+        float *u = t->pass.keep ? p->u + first * hidden
+                                : p->normed + (int64_t)thread * ROUTE_TILE * hidden;
+        for (int32_t i = 0; i < n; i++) norm_row(t, first + i, u + (int64_t)i * hidden);
+        if (t->pass.pack)
+            t->pass.pack(u, hidden, NULL, n, hidden,
+                         p->packed + packed_bytes(&t->b->k, (int32_t)first, hidden));
+        if (t->pass.route) chunk_route(t, first, n, u, thread);
     }
 }
 
-/* With `add` x += out; u = norm(x), and packed with `pack` unless that is NULL. */
-static void norm_rows(chunk *t, const float *factor, bool add, pack_input_fn *pack)
+static void norm_rows(chunk *t, norm_pass pass)
 {
-    t->factor = factor;
-    t->add = add;
-    t->pack = pack;
+    t->pass = pass;
     t->inputs = t->p->packed;
-    chunk_run(t->b, OP_NORMS, t->n, t->b->k.pack_tile, norm_part, t);
+    if (pass.source != NORM_ADD_EXPERTS) {
+        chunk_run(t->b, pass.route ? OP_ROUTER : OP_NORMS, t->n, norm_tile(t), norm_part, t);
+        return;
+    }
+    /* Adding up what the experts gave is most of it: it is part of their time. */
+    const model_config *c = &t->b->config;
+    run_pieces(t->b->pool, t->n, 32, norm_part, t); /* whole tiles of any kind */
+    profile_stop_experts(&t->b->profile, t->experts_start,
+                         (int64_t)c->n_experts_per_token * c->expert_width, c->shared_expert_width);
 }
 
 void chunk_project_output(chunk *t, const matrix *m, operation op)
 {
     chunk_add_product(t, m, t->p->out, t->b->config.hidden_size);
     chunk_project(t, op, t->n);
-    t->norm++;
-    norm_rows(t, t->prepared->post_norm, true, t->b->k.pack_rows); /* see prefill_moe.c */
 }
 
 /* ---- the chunk ---- */
@@ -205,13 +218,21 @@ static void run_layer(chunk *t, int32_t i)
     t->norm = 2 * i;
     t->layer = &t->b->weights->layers[i];
     t->prepared = &t->b->prepared.layers[i];
+    norm_rows(t, (norm_pass){.source = i > 0 ? NORM_ADD_EXPERTS : NORM_X,
+                             .factor = t->prepared->input_norm,
+                             .pack = t->b->k.pack_input});
     call_tap(t, i, t->p->x);
-    norm_rows(t, t->prepared->input_norm, false, t->b->k.pack_input);
     if (t->layer->is_attention)
         chunk_attention(t);
     else
         chunk_gdn(t);
-    prefill_moe(t->b, i, t->first, t->n);
+    t->norm++;
+    norm_rows(t, (norm_pass){.source = NORM_ADD_OUT,
+                             .factor = t->prepared->post_norm,
+                             .pack = t->b->k.pack_rows,
+                             .route = true,
+                             .keep = !t->b->k.gather_rows});
+    chunk_experts(t);
 }
 
 /* Names the token where it began: of those found at the first norm that found any, the first. Later
@@ -251,7 +272,8 @@ static calla_status run_chunk(chunk *t, const calla_control *control, calla_erro
         run_layer(t, i);
     }
     t->norm = 2 * b->config.n_layers;
-    norm_rows(t, b->prepared.final_norm, false, NULL);
+    norm_rows(
+        t, (norm_pass){.source = NORM_ADD_EXPERTS, .factor = b->prepared.final_norm, .keep = true});
     call_tap(t, b->config.n_layers, t->p->u);
     return check_finite(t, err);
 }

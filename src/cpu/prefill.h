@@ -11,6 +11,18 @@ typedef struct matrix_job {
     int64_t stride;
 } matrix_job;
 
+/* What a norm's rows are made of first: x as it is, x += out, x += what the experts gave. */
+typedef enum norm_source { NORM_X, NORM_ADD_OUT, NORM_ADD_EXPERTS } norm_source;
+
+/* Norms of all rows, with what needs a row while it is in a cache. */
+typedef struct norm_pass {
+    norm_source source;
+    const float *factor;
+    pack_input_fn *pack; /* of what the norm gives, or NULL */
+    bool route;          /* and it goes through the router */
+    bool keep;           /* it stays in u */
+} norm_pass;
+
 typedef struct chunk {
     backend *b;
     prefill_scratch *p;
@@ -20,17 +32,16 @@ typedef struct chunk {
     int64_t first; /* position of the first token */
     int32_t index; /* of the layer */
     int32_t norm;  /* 2 * index, or 2 * index + 1 behind the mixer */
+    norm_pass pass;
     const layer_weights *layer;
     const prepared_layer *prepared;
-    const float *factor;  /* of the norm at hand */
-    bool add;             /* norm_part adds `out` to x first */
-    pack_input_fn *pack;  /* and packs its output with this or, NULL, does not */
     const float *to_pack; /* pack_part: [n][pack_cols] */
     int32_t pack_cols;
     matrix_job jobs[4];
     int32_t n_jobs;
     const unsigned char *inputs; /* of products, packed */
     int32_t n_inputs;            /* rows of those */
+    int64_t experts_start;       /* profile_start of the layer's experts */
 } chunk;
 
 /* One call of `op`: n items in pieces of at least `least`, a multiple of the grain the kernel
@@ -48,15 +59,21 @@ void chunk_add_product(chunk *t, const matrix *m, float *y, int64_t stride);
 void chunk_project(chunk *t, operation op, int32_t n_inputs);
 /* Packs n rows of x [n][cols]. */
 void chunk_pack(chunk *t, operation op, const float *x, int32_t cols, int32_t n);
-/* x += m times `inputs`; u = norm(x). */
+/* out = m times `inputs`. */
 void chunk_project_output(chunk *t, const matrix *m, operation op);
 
-/* Each takes its memory in the arena for chunks of `rows`, and turns the packed u into x and u
- * behind the mixer. */
+/* Each takes its memory in the arena for chunks of `rows`, and turns the packed inputs into `out`.
+ */
 void chunk_gdn_take(backend *b, size_t rows);
 void chunk_gdn(chunk *t);
 void chunk_attention_take(backend *b, size_t rows);
 void chunk_attention(chunk *t);
+
+/* The MoE in parts: the router of tokens [first, first + n), n <= ROUTE_TILE, whose normed rows are
+ * in u [n][D]; when all have been routed, their experts; and x += what those gave token i. */
 void chunk_moe_take(backend *b, size_t rows);
+void chunk_route(chunk *t, int64_t first, int32_t n, const float *u, int thread);
+void chunk_experts(chunk *t);
+void chunk_add_experts(const chunk *t, int64_t i);
 
 #endif

@@ -31,47 +31,32 @@ void chunk_moe_take(backend *b, size_t rows)
     p->down = take_floats(m, rows * (k + 1), (size_t)c->hidden_size);
 }
 
-typedef struct moe_chunk {
-    backend *b;
-    prefill_scratch *p;
-    const moe_weights *w;
-    int32_t n;
-    int32_t layer;
-    int64_t first; /* position of the first token */
-} moe_chunk;
-
-/* Tokens [begin, end): router, choice, the shared expert's gate. */
-static void route_part(void *context, int64_t begin, int64_t end, int thread)
+void chunk_route(chunk *t, int64_t first, int32_t n, const float *u, int thread)
 {
-    moe_chunk *t = context;
     const model_config *c = &t->b->config;
     const cpu_kernels *k = &t->b->k;
+    const moe_weights *w = &t->layer->moe;
     int32_t n_experts = c->n_experts, slots = c->n_experts_per_token;
     int64_t stride = n_experts + 1;
-    float *logits = t->p->router + (size_t)thread * ROUTE_TILE * (size_t)stride;
+    float *logits = t->p->router + (int64_t)thread * ROUTE_TILE * stride;
     unsigned char *packed =
         t->p->route_packed + (size_t)thread * packed_bytes_f32(k, ROUTE_TILE, c->hidden_size);
-    for (int64_t first = begin; first < end; first += ROUTE_TILE) {
-        int32_t n = end - first < ROUTE_TILE ? (int32_t)(end - first) : ROUTE_TILE;
-        k->pack_input_f32(t->p->u + first * c->hidden_size, c->hidden_size, NULL, n, c->hidden_size,
-                          packed);
-        k->gemm_f32(&t->w->router, 0, n_experts, packed, n, logits, stride);
-        k->gemm_f32(&t->w->shared_expert_gate, 0, 1, packed, n, logits + n_experts, stride);
-        for (int32_t i = 0; i < n; i++) {
-            const float *row = logits + i * stride;
-            int32_t *experts = t->p->experts + (first + i) * slots;
-            float *weights = t->p->weights + (first + i) * slots;
-            k->router_top_k(row, n_experts, slots, experts, weights);
-            if (t->b->route)
-                t->b->route(t->b->route_user, t->layer, t->first + first + i, row, experts,
-                            weights);
-            t->p->shared_scale[first + i] = sigmoid_finite(row[n_experts]);
-        }
+    k->pack_input_f32(u, c->hidden_size, NULL, n, c->hidden_size, packed);
+    k->gemm_f32(&w->router, 0, n_experts, packed, n, logits, stride);
+    k->gemm_f32(&w->shared_expert_gate, 0, 1, packed, n, logits + n_experts, stride);
+    for (int32_t i = 0; i < n; i++) {
+        const float *row = logits + i * stride;
+        int32_t *experts = t->p->experts + (first + i) * slots;
+        float *weights = t->p->weights + (first + i) * slots;
+        k->router_top_k(row, n_experts, slots, experts, weights);
+        if (t->b->route)
+            t->b->route(t->b->route_user, t->index, t->first + first + i, row, experts, weights);
+        t->p->shared_scale[first + i] = sigmoid_finite(row[n_experts]);
     }
 }
 
 /* Counting sort of the slots by expert, tokens ascending within one; then the units. */
-static void sort_slots(moe_chunk *t)
+static void sort_slots(chunk *t)
 {
     const model_config *c = &t->b->config;
     prefill_scratch *p = t->p;
@@ -99,7 +84,7 @@ static void sort_slots(moe_chunk *t)
 }
 
 /* Experts that have rows. */
-static int32_t n_chosen(const moe_chunk *t)
+static int32_t n_chosen(const chunk *t)
 {
     int32_t n = 0;
     for (int32_t e = 0; e < t->b->config.n_experts; e++)
@@ -108,7 +93,7 @@ static int32_t n_chosen(const moe_chunk *t)
 }
 
 /* A unit's inputs: of rows packed one by one (prefill.c), each for all its experts, or of u. */
-static void pack_unit(moe_chunk *t, const expert_unit *unit, unsigned char *packed)
+static void pack_unit(chunk *t, const expert_unit *unit, unsigned char *packed)
 {
     const cpu_kernels *k = &t->b->k;
     const prefill_scratch *p = t->p;
@@ -121,8 +106,8 @@ static void pack_unit(moe_chunk *t, const expert_unit *unit, unsigned char *pack
 }
 
 /* `packed` becomes the packed inputs of an expert's down matrix: silu(gate u) * up u. */
-static void multiply_inner(moe_chunk *t, const matrix *gate, const matrix *up,
-                           const expert_unit *unit, int thread, unsigned char *packed)
+static void multiply_inner(chunk *t, const matrix *gate, const matrix *up, const expert_unit *unit,
+                           int thread, unsigned char *packed)
 {
     const model_config *c = &t->b->config;
     const cpu_kernels *k = &t->b->k;
@@ -144,16 +129,18 @@ static void multiply_inner(moe_chunk *t, const matrix *gate, const matrix *up,
 }
 
 /* One expert's matrices for some of its rows. */
-static void multiply_expert(moe_chunk *t, int64_t index, int thread)
+static void multiply_expert(chunk *t, int64_t index, int thread)
 {
     const model_config *c = &t->b->config;
     const cpu_kernels *k = &t->b->k;
     prefill_scratch *p = t->p;
     const expert_unit *unit = &p->units[index];
     bool routed = unit->expert < c->n_experts;
-    matrix gate = routed ? expert_matrix(&t->w->gate, unit->expert) : t->w->shared_gate;
-    matrix up = routed ? expert_matrix(&t->w->up, unit->expert) : t->w->shared_up;
-    matrix down = routed ? expert_matrix(&t->w->down, unit->expert) : t->w->shared_down;
+    matrix gate =
+        routed ? expert_matrix(&t->layer->moe.gate, unit->expert) : t->layer->moe.shared_gate;
+    matrix up = routed ? expert_matrix(&t->layer->moe.up, unit->expert) : t->layer->moe.shared_up;
+    matrix down =
+        routed ? expert_matrix(&t->layer->moe.down, unit->expert) : t->layer->moe.shared_down;
     int32_t widest = larger_of(c->expert_width, c->shared_expert_width);
     unsigned char *inner = p->tile_inner + (size_t)thread * packed_bytes(k, MOE_TILE, widest);
     multiply_inner(t, &gate, &up, unit, thread, inner);
@@ -166,50 +153,35 @@ static void expert_part(void *context, int64_t begin, int64_t end, int thread)
     for (int64_t i = begin; i < end; i++) multiply_expert(context, i, thread);
 }
 
-/* Tokens [begin, end): x += sum over the slots in their order of weight * down, + the shared one.
- */
-static void combine_part(void *context, int64_t begin, int64_t end, int thread)
-{
-    moe_chunk *t = context;
-    (void)thread;
-    const model_config *c = &t->b->config;
-    prefill_scratch *p = t->p;
-    int32_t hidden = c->hidden_size, slots = c->n_experts_per_token;
-    for (int64_t i = begin; i < end; i++) {
-        float *x = p->x + i * hidden;
-        for (int64_t s = i * slots; s < (i + 1) * slots; s++)
-            t->b->k.add_scaled(x, p->down + (int64_t)p->position[s] * hidden, p->weights[s],
-                               hidden);
-        t->b->k.add_scaled(x, p->down + ((int64_t)t->n * slots + i) * hidden, p->shared_scale[i],
-                           hidden);
-    }
-}
-
 /* The first unit of each expert asks for it. */
 static void prefetch_part(void *context, int64_t begin, int64_t end, int thread)
 {
-    const moe_chunk *t = context;
+    const chunk *t = context;
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
         int32_t expert = t->p->units[i].expert;
         if (expert < t->b->config.n_experts && (i == 0 || t->p->units[i - 1].expert != expert))
-            prefetch_expert(t->b, t->w, expert);
+            prefetch_expert(t->b, &t->layer->moe, expert);
     }
 }
 
-void prefill_moe(backend *b, int32_t index, int64_t first, int32_t n)
+void chunk_experts(chunk *t)
 {
-    moe_chunk t = {b, &b->scratch.prefill, &b->weights->layers[index].moe, n, index, first};
-    int64_t start = profile_start(&b->profile);
-    run_pieces(b->pool, n, ROUTE_TILE, route_part, &t);
-    sort_slots(&t);
-    profile_stop(&b->profile, OP_ROUTER, start);
-    start = profile_start(&b->profile);
-    if (!b->weights->resident) thread_pool_run(b->pool, t.p->n_units, 1, prefetch_part, &t);
-    run_pieces(b->pool, t.p->n_units, 1, expert_part, &t);
-    run_pieces(b->pool, n, 16, combine_part, &t);
-    const model_config *c = &b->config;
-    profile_stop_experts(&b->profile, start, (int64_t)c->n_experts_per_token * c->expert_width,
-                         c->shared_expert_width);
-    profile_count_moe(b, t.w, n, n_chosen(&t));
+    backend *b = t->b;
+    t->experts_start = profile_start(&b->profile);
+    sort_slots(t);
+    if (!b->weights->resident) thread_pool_run(b->pool, t->p->n_units, 1, prefetch_part, t);
+    run_pieces(b->pool, t->p->n_units, 1, expert_part, t);
+    profile_count_moe(b, &t->layer->moe, t->n, n_chosen(t));
+}
+
+void chunk_add_experts(const chunk *t, int64_t i)
+{
+    const prefill_scratch *p = t->p;
+    const cpu_kernels *k = &t->b->k;
+    int32_t hidden = t->b->config.hidden_size, slots = t->b->config.n_experts_per_token;
+    float *x = p->x + i * hidden;
+    for (int64_t s = i * slots; s < (i + 1) * slots; s++)
+        k->add_scaled(x, p->down + (int64_t)p->position[s] * hidden, p->weights[s], hidden);
+    k->add_scaled(x, p->down + ((int64_t)t->n * slots + i) * hidden, p->shared_scale[i], hidden);
 }
