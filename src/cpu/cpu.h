@@ -50,7 +50,7 @@ static inline float *take_floats(arena *a, size_t n, size_t m)
 
 typedef struct prepared_layer {
     float *input_norm, *post_norm; // [D] factors
-    float *q_norm, *k_norm;        // [256] factors, attention layers
+    float *q_norm, *k_norm;        // [256] factors, attention layers; q's by 1/sqrt(256), exact
     float *conv;                   // [4][conv_channels] taps, GDN layers
     float *neg_exp_a, *dt_bias;    // [Hv]
     float *gdn_norm;               // [128]

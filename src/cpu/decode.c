@@ -302,7 +302,6 @@ static void attention_append(step *t, int32_t row)
         float *q = t->d->q + ((int64_t)row * c->n_query_heads + h) * ATTENTION_HEAD_DIM;
         b->k.rmsnorm(from, p->q_norm, ATTENTION_HEAD_DIM, c->rms_eps, q);
         b->k.rope(q, cosines, sines);
-        for (int i = 0; i < ATTENTION_HEAD_DIM; i++) q[i] *= 0.0625f; /* 1/sqrt(256), exact */
     }
     for (int32_t m = 0; m < c->n_kv_heads; m++) {
         float *k = t->d->k + ((int64_t)row * c->n_kv_heads + m) * ATTENTION_HEAD_DIM;

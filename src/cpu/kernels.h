@@ -302,13 +302,15 @@ typedef void attention_merge_fn(float *max, float *sum, float *out, float other_
                                 float other_sum, const float *other_out); // out [256]
 
 /* Softmax attention over all blocks a tile of prefill's query rows sees, in half precision: token i
- * over the first first + i + 1 tokens of the cache. n_tokens * n_heads <= ATTENTION_TILE_ROWS. A
- * row's result does not depend on the other rows. 4 * 256 operations per row and token it sees;
+ * over the first first + i + 1 tokens of the cache, times the sigmoid of its gates (NaN where they
+ * are not finite). n_tokens * n_heads <= ATTENTION_TILE_ROWS. A row's result does not depend on the
+ * other rows. 4 * 256 operations per row and token it sees;
  * moves K and V once. */
 typedef struct attention_tile_args {
-    float *workspace; /* ATTENTION_TILE_BYTES, of whole lines; comes with the queries, scaled
-                         already, in front: [n_tokens][n_heads][256] */
-    float *out;       // [n_tokens][stride], of which [n_heads][256]
+    float *workspace;   /* ATTENTION_TILE_BYTES, of whole lines; comes with the queries, scaled
+                           already, in front: [n_tokens][n_heads][256] */
+    const float *gates; // [n_tokens][2 stride], of which [n_heads][2][256], the first of the two
+    float *out;         // [n_tokens][stride], of which [n_heads][256]
     int64_t stride;
     int32_t n_tokens, n_heads;
     int64_t first;

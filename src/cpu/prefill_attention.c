@@ -75,7 +75,7 @@ static int64_t tile_offset(const chunk *t, const query_tile *tile, int32_t i)
            ATTENTION_HEAD_DIM;
 }
 
-/* The tile's queries: normed, rotated, scaled. */
+/* The tile's queries: normed, which scales them, too, and rotated. */
 static void query_rows(const chunk *t, const query_tile *tile,
                        float *q) // [n_tokens * n_heads][256]
 {
@@ -86,7 +86,6 @@ static void query_rows(const chunk *t, const query_tile *tile,
         for (int32_t h = 0; h < tile->n_heads; h++) {
             b->k.rmsnorm(from, t->prepared->q_norm, ATTENTION_HEAD_DIM, b->config.rms_eps, q);
             b->k.rope(q, t->p->cosines + token * ROTARY_PAIRS, t->p->sines + token * ROTARY_PAIRS);
-            for (int d = 0; d < ATTENTION_HEAD_DIM; d++) q[d] *= 0.0625f; /* 1/sqrt(256), exact */
             from += 2 * ATTENTION_HEAD_DIM;
             q += ATTENTION_HEAD_DIM;
         }
@@ -98,7 +97,10 @@ static void attend_tile(chunk *t, const query_tile *tile)
     const backend *b = t->b;
     int32_t index = t->prepared->attention_index;
     query_rows(t, tile, tile->memory);
-    attention_tile_args a = {.out = t->p->attention_mixed + tile_offset(t, tile, 0),
+    attention_tile_args a = {.workspace = tile->memory,
+                             .gates =
+                                 t->p->q_gate + 2 * tile_offset(t, tile, 0) + ATTENTION_HEAD_DIM,
+                             .out = t->p->attention_mixed + tile_offset(t, tile, 0),
                              .stride = b->config.query_size,
                              .n_tokens = tile->n_tokens,
                              .n_heads = tile->n_heads,
@@ -106,8 +108,7 @@ static void attend_tile(chunk *t, const query_tile *tile)
                              .k = store_kv(b, 0, index, 0, tile->kv_head),
                              .v = store_kv(b, 0, index, 1, tile->kv_head),
                              .blocks = t->s->at.blocks,
-                             .block_bytes = b->store.block_bytes,
-                             .workspace = tile->memory};
+                             .block_bytes = b->store.block_bytes};
     b->k.attention_tile_f16(&a);
 }
 
@@ -158,25 +159,13 @@ static void attend_by_blocks(chunk *t, const query_tile *tile)
     for (int32_t block = 0; block <= last / KV_BLOCK_TOKENS; block++)
         attend_block(t, tile, &s, block);
     for (int32_t r = 0; r < n_rows; r++) {
-        float *out = t->p->attention_mixed + tile_offset(t, tile, r / tile->n_heads) +
-                     r % tile->n_heads * ATTENTION_HEAD_DIM;
+        int64_t at =
+            tile_offset(t, tile, r / tile->n_heads) + r % tile->n_heads * ATTENTION_HEAD_DIM;
+        float *out = t->p->attention_mixed + at;
         const float *from = s.out + r * ATTENTION_HEAD_DIM;
         for (int d = 0; d < ATTENTION_HEAD_DIM; d++) out[d] = from[d] / s.sum[r];
+        t->b->k.sigmoid_gate(out, t->p->q_gate + 2 * at + ATTENTION_HEAD_DIM, ATTENTION_HEAD_DIM);
     }
-}
-
-static void attention_tile(chunk *t, const query_tile *tile)
-{
-    if (whole_tiles(t->b))
-        attend_tile(t, tile);
-    else
-        attend_by_blocks(t, tile);
-    for (int32_t i = 0; i < tile->n_tokens; i++)
-        for (int32_t h = 0; h < tile->n_heads; h++) {
-            int64_t at = tile_offset(t, tile, i) + h * ATTENTION_HEAD_DIM;
-            t->b->k.sigmoid_gate(t->p->attention_mixed + at,
-                                 t->p->q_gate + 2 * at + ATTENTION_HEAD_DIM, ATTENTION_HEAD_DIM);
-        }
 }
 
 /* Tokens of a tile. Whole tiles are as large as leaves every thread some, and at least as those by
@@ -206,7 +195,10 @@ static void attention_unit(chunk *t, int32_t unit, int thread)
                            .n_heads = smaller_of(heads - h, ATTENTION_MAX_ROWS),
                            .kv_head = m,
                            .memory = t->p->attention_tile + (size_t)thread * tile_floats(t->b)};
-        attention_tile(t, &tile);
+        if (whole_tiles(t->b))
+            attend_tile(t, &tile);
+        else
+            attend_by_blocks(t, &tile);
     }
 }
 

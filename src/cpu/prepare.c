@@ -60,6 +60,7 @@ void prepared_fill(backend *b)
         fill_norm(l->post_norm, &w->post_norm);
         if (c->is_attention[i]) {
             fill_norm(l->q_norm, &w->attention.q_norm);
+            for (int d = 0; d < ATTENTION_HEAD_DIM; d++) l->q_norm[d] *= 0.0625f;
             fill_norm(l->k_norm, &w->attention.k_norm);
         } else {
             fill_gdn(c, l, &w->gdn);

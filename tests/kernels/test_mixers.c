@@ -512,6 +512,7 @@ static void test_attention_not_finite(void **state)
 typedef struct tile_case {
     attention_tile_args args;
     float *q;     // [TILE_TOKENS][TILE_HEADS][256]
+    float *gates; // [TILE_TOKENS][2 TILE_STRIDE], the first [256] of a head used
     float *k, *v; // [TILE_CACHE * TOKENS][256] what the timeline holds, as f32
 } tile_case;
 
@@ -527,6 +528,7 @@ static tile_case tile_inputs(fill_kind kind, int32_t first)
 {
     size_t n = (size_t)TILE_CACHE * TOKENS * DIM;
     tile_case c = {.q = guarded_floats(TILE_TOKENS * TILE_HEADS * DIM),
+                   .gates = guarded_floats(TILE_TOKENS * 2 * TILE_STRIDE),
                    .k = guarded_floats(n),
                    .v = guarded_floats(n)};
     uint16_t *cache = guarded(TILE_CACHE * TILE_BLOCK_NUMBERS * sizeof *cache);
@@ -535,6 +537,8 @@ static tile_case tile_inputs(fill_kind kind, int32_t first)
         c.q[i] *= (float)(1 + i / DIM % 19) / 16;
     fill(c.k, n, FILL_NORMAL, 2);
     fill(c.v, n, FILL_NORMAL, 3);
+    fill(c.gates, TILE_TOKENS * 2 * TILE_STRIDE, FILL_NORMAL, 4);
+    c.gates[2 * DIM] = 60, c.gates[2 * DIM + 1] = -60; /* of the first token */
     for (int i = 0; i < TILE_CACHE * TILE_BLOCK_NUMBERS; i++) cache[i] = 0x7e00;
     for (int i = 0; i < (first + TILE_TOKENS) * DIM; i++) {
         uint16_t *k =
@@ -543,6 +547,7 @@ static tile_case tile_inputs(fill_kind kind, int32_t first)
         k[TOKENS * DIM] = f32_to_f16(c.v[i]), c.v[i] = f16_to_f32(k[TOKENS * DIM]);
     }
     c.args = (attention_tile_args){.workspace = guarded(ATTENTION_TILE_BYTES),
+                                   .gates = c.gates,
                                    .out = guarded_floats(TILE_TOKENS * TILE_STRIDE),
                                    .stride = TILE_STRIDE,
                                    .n_tokens = TILE_TOKENS,
@@ -563,6 +568,7 @@ static void run_tile(const cpu_kernels *k, const tile_case *c, int i, int n, int
     a.first += i;
     a.n_tokens = n;
     a.n_heads = n_heads;
+    a.gates += 2 * (i * TILE_STRIDE + h * DIM);
     a.out = out + i * TILE_STRIDE + h * DIM;
     memset(a.workspace, 0xff, ATTENTION_TILE_BYTES);
     for (int j = 0; j < n; j++)
@@ -590,9 +596,12 @@ static void check_tile(const cpu_kernels *k, fill_kind kind, int32_t first)
             if (h < TILE_HEADS)
                 attend_double(c.q + (i * TILE_HEADS + h) * DIM, c.k, c.v, first + i + 1, error,
                               &row);
-            for (int d = 0; d < DIM; d++)
-                assert_near((double)out[d], row.out[d] / row.sum,
-                            row.size[d] / row.sum * 2 * (error + 4 * row.score_error), name);
+            const float *gates = c.gates + 2 * (i * TILE_STRIDE + h * DIM);
+            for (int d = 0; d < DIM; d++) {
+                double share = 1 / (1 + exp(-(double)gates[d])) / row.sum;
+                assert_near((double)out[d], row.out[d] * share,
+                            row.size[d] * share * 2 * (error + 4 * row.score_error), name);
+            }
         }
     /* Cut into tiles of other tokens and heads: the same bits. */
     static const int32_t cuts[] = {0, 1, 3, 4, 20, TILE_TOKENS};
@@ -625,6 +634,7 @@ static void test_attention_tile_sharp(void **state)
     FOR_EACH_VARIANT (v, attention_tile_f16) {
         if (!variants[v].attention_tile_f16) continue;
         tile_case c = tile_inputs(FILL_LARGE, 500);
+        for (int j = 0; j < TILE_TOKENS * 2 * TILE_STRIDE; j++) c.gates[j] = 100;
         run_whole_tile(&variants[v], &c);
         for (int i = 0; i < TILE_TOKENS * TILE_HEADS; i++) {
             const float *out = c.args.out + i / TILE_HEADS * TILE_STRIDE + i % TILE_HEADS * DIM;
@@ -640,7 +650,7 @@ static void test_attention_tile_sharp(void **state)
     }
 }
 
-/* A NaN in a key reaches the rows that see it, and no others. */
+/* A NaN in a key reaches the rows that see it, and no others; an infinite gate its number alone. */
 static void test_attention_tile_not_finite(void **state)
 {
     (void)state;
@@ -649,10 +659,12 @@ static void test_attention_tile_not_finite(void **state)
         tile_case c = tile_inputs(FILL_NORMAL, 250);
         uint16_t *k = (uint16_t *)(uintptr_t)c.args.k;
         k[tile_blocks[1] * TILE_BLOCK_NUMBERS + 9 * DIM + 100] = 0x7e00; /* of token 265 */
+        c.gates[0] = INFINITY, c.gates[5] = -INFINITY;
         run_whole_tile(&variants[v], &c);
         for (int i = 0; i < TILE_TOKENS; i++)
             for (int d = 0; d < TILE_HEADS * DIM; d++)
-                assert_int_equal(isnan(c.args.out[i * TILE_STRIDE + d]), 250 + i >= 265);
+                assert_int_equal(isnan(c.args.out[i * TILE_STRIDE + d]),
+                                 250 + i >= 265 || (i == 0 && (d == 0 || d == 5)));
         guarded_check();
     }
 }
@@ -751,6 +763,7 @@ static void bench_tile(mixer_bench *b)
     float *workspace = guarded(ATTENTION_TILE_BYTES);
     fill(workspace, N * HEADS * DIM, FILL_NORMAL, 1);
     b->tile = (attention_tile_args){.workspace = workspace,
+                                    .gates = guarded_floats(2 * N * HEADS * DIM),
                                     .out = guarded_floats(N * HEADS * DIM),
                                     .stride = HEADS * DIM,
                                     .n_tokens = N,

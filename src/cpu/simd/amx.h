@@ -31,12 +31,17 @@ ALWAYS_INLINE void configure_tiles(void)
     _tile_loadconfig(&config);
 }
 
-/* x rounded to bfloat16 (halves away from zero); what is left has 16 bits less. A NaN stays one in
- * what is left. */
+/* Bits whose upper half is x rounded to bfloat16, halves away from zero. */
+ALWAYS_INLINE __m512i rounded_bits(vf x)
+{
+    return _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
+}
+
+/* x rounded to bfloat16; what is left has 16 bits less. A NaN stays one in what is left. */
 ALWAYS_INLINE vf high_part(vf x)
 {
-    __m512i bits = _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
-    return _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32((int)0xffff0000)));
+    return _mm512_castsi512_ps(
+        _mm512_and_si512(rounded_bits(x), _mm512_set1_epi32((int)0xffff0000)));
 }
 
 /* 32 values, in order, as bfloat16. */
@@ -53,19 +58,24 @@ ALWAYS_INLINE void split(vf a, vf b, __m512i *high, __m512i *low)
     *low = narrow(vf_sub(a, ha), vf_sub(b, hb));
 }
 
-/* 16 pairs (a[i], b[i]) of values that are bfloat16 already. */
+/* 16 pairs (a[i], b[i]) of upper halves. */
+ALWAYS_INLINE __m512i interleave_bits(__m512i a, __m512i b)
+{
+    return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(a, 16), b);
+}
+
+/* Of values that are bfloat16 already. */
 ALWAYS_INLINE __m512i interleave(vf a, vf b)
 {
-    return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(_mm512_castps_si512(a), 16),
-                                   _mm512_castps_si512(b));
+    return interleave_bits(_mm512_castps_si512(a), _mm512_castps_si512(b));
 }
 
 /* 16 pairs of values, as two bfloat16 each. */
 ALWAYS_INLINE void split_pairs(vf a, vf b, __m512i *high, __m512i *low)
 {
-    vf ha = high_part(a), hb = high_part(b);
-    *high = interleave(ha, hb);
-    *low = interleave(high_part(vf_sub(a, ha)), high_part(vf_sub(b, hb)));
+    *high = interleave_bits(rounded_bits(a), rounded_bits(b));
+    *low = interleave_bits(rounded_bits(vf_sub(a, high_part(a))),
+                           rounded_bits(vf_sub(b, high_part(b))));
 }
 
 #endif

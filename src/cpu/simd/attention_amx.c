@@ -12,11 +12,11 @@
  * sums, and probabilities become tiles B in the place of their scores without a shuffle. In all
  * tiles the pairs of a step of 32 terms are terms i and i + 16.
  *
- * A block of 256 tokens is split once for all rows of a call: 17 vector operations for 32 elements
- * of K or V, and V's transposition. Then groups of 32 rows (whose queries, or
- * probabilities, stay in L1: 32 KB) meet it in turn, while its tiles stream from L2, each used
- * three times on average: 2 * 768 products of tiles, 16 cycles each, and 512 vectors of
- * exponentials, which run between the products of the next group's scores. */
+ * A block of 256 tokens is split once for all rows of a call: 12 vector operations for 32 elements
+ * of K or V, and V's transposition. Then groups of 32 rows (whose queries, or probabilities, stay
+ * in L1: 32 KB) meet it in turn, while its tiles stream from L2, each used three times on average:
+ * 2 * 768 products of tiles, 16 cycles each, and 512 vectors of exponentials, which run between the
+ * products of the next group's scores. */
 #include "cpu/simd/amx.h"
 
 #include <math.h>
@@ -45,23 +45,21 @@ typedef struct workspace {
     step_tiles k[STEPS][STEPS];        /* of 32 tokens, by dims */
     step_tiles v[STEPS][STEPS];        /* of 32 dims, by tokens */
     /* Of two groups: scores of 32 tokens, which become the probabilities' tiles of that step. */
-    union {
-        product scores;
-        step_tiles probabilities;
-    } tokens[2][STEPS];
+    product tokens[2][STEPS];
     product part[2];
     /* Of the tokens so far: the largest score, in base 2, the sum of probabilities. */
     float largest[GROUPS][HALVES][TILE], sum[GROUPS][HALVES][TILE];
 } workspace;
 _Static_assert(sizeof(workspace) <= ATTENTION_TILE_BYTES, "the memory a caller gives");
 
+#define LOG2_E 1.44269504f
+
 /* ---- operands ---- */
 
 /* 32 halves, which leave no more than 3 bits to their low parts. */
-ALWAYS_INLINE void split_halves(__m512i x, void *high, void *low)
+ALWAYS_INLINE void split_halves(const uint16_t *p, void *high, void *low)
 {
-    vf a = _mm512_cvtph_ps(_mm512_castsi512_si256(x));
-    vf b = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(x, 1));
+    vf a = vf_load_f16(p), b = vf_load_f16(p + VL);
     vf ha = high_part(a), hb = high_part(b);
     _mm512_store_si512(high, interleave(ha, hb));
     _mm512_store_si512(low, interleave(vf_sub(a, ha), vf_sub(b, hb)));
@@ -70,7 +68,7 @@ ALWAYS_INLINE void split_halves(__m512i x, void *high, void *low)
 /* n_rows queries, times log2 e, as tiles B; the rest of the group zeros. */
 static void pack_queries(float (*rows)[DIM], int32_t n_rows, step_tiles *out)
 {
-    vf log2_e = vf_set1(1.44269504f);
+    vf log2_e = vf_set1(LOG2_E);
     for (int s = 0; s < STEPS; s++) {
         for (int h = 0; h < HALVES; h++) {
             __m512i high[TILE], low[TILE];
@@ -97,8 +95,7 @@ static void split_keys(const uint16_t *k, int n_steps, workspace *w)
         for (int s = 0; s < STEPS; s++) {
             step_tiles *out = &w->k[t / STEP][s];
             int h = t % STEP / TILE, i = t % TILE;
-            split_halves(_mm512_loadu_si512(k + t * DIM + s * STEP), (*out)[h][0][i],
-                         (*out)[h][1][i]);
+            split_halves(k + t * DIM + s * STEP, (*out)[h][0][i], (*out)[h][1][i]);
         }
 }
 
@@ -119,10 +116,12 @@ static void split_values(const uint16_t *v, int32_t n_tokens, int n_steps, works
             }
             step_tiles *out = &w->v[g][s];
             for (int j = 0; j < 2; j++) {
+                uint16_t rows[TILE][STEP] __attribute__((aligned(64)));
                 transpose_words(pairs[j]);
+                for (int i = 0; i < TILE; i++) _mm512_store_si512(rows[i], pairs[j][i]);
                 for (int i = 0; i < TILE; i++) {
                     int d = i / 4 * 8 + j * 4 + i % 4;
-                    split_halves(pairs[j][i], (*out)[d / TILE][0][d % TILE],
+                    split_halves(rows[i], (*out)[d / TILE][0][d % TILE],
                                  (*out)[d / TILE][1][d % TILE]);
                 }
             }
@@ -145,87 +144,116 @@ ALWAYS_INLINE vf exp2_of(vf y)
     return _mm512_scalef_ps(p, y);
 }
 
-/* A group's scores on their way to probabilities, of 32 rows over n_items / 4 steps. An item is
- * four pairs of tokens of one half. */
+/* A group's scores on their way to probabilities. An item is four pairs of tokens of one half. */
 typedef struct softmax {
-    float *scores;        /* products of n_steps */
-    __m512i seen[HALVES]; /* tokens of the block */
-    vf largest[HALVES], scale[HALVES], sum[HALVES];
+    product *scores;      // [n_steps] of 32 tokens
+    int n_steps, n_whole; /* steps; of which all rows see all tokens */
+    int n_searched;       /* steps whose scores are in `largest` */
     int item, n_items;
+    __m512i seen[HALVES]; /* tokens of the block */
+    vf largest[HALVES], sum[HALVES];
+    vf scale[HALVES]; /* of sums up to the block before */
 } softmax;
 
-/* What runs between products: nothing, probabilities of the group before, adding the part before to
- * its sums. */
-typedef struct beside {
-    softmax *softmax;
-    const float *part;
-    float *out;
-    const vf *scale; // [HALVES]
-} beside;
-
-ALWAYS_INLINE void soften_pairs(softmax *x, int first, int n)
+ALWAYS_INLINE void soften_pairs(softmax *x, int first, int n, bool whole)
 {
-    enum { PAIRS = TILE };
     int s = x->item / 8, h = x->item / 4 % 2;
-    float *at = x->scores + (s * HALVES + h) * GROUP * TILE;
+    float *at = x->scores[s][h][0][0];
     vf largest = x->largest[h], sum = x->sum[h];
     __m512i seen = _mm512_sub_epi32(x->seen[h], _mm512_set1_epi32(s * STEP));
     for (int i = first; i < first + n; i++) {
-        int t = x->item % 4 * 4 + i;
+        int t[2] = {x->item % 4 * 4 + i, TILE + x->item % 4 * 4 + i};
         vf p[2];
         for (int j = 0; j < 2; j++) {
-            __mmask16 mask = _mm512_cmpgt_epi32_mask(seen, _mm512_set1_epi32(t + j * PAIRS));
-            vf y = vf_sub(vf_load(at + (t + j * PAIRS) * TILE), largest);
-            p[j] = _mm512_maskz_mov_ps(mask, exp2_of(y));
+            p[j] = exp2_of(vf_sub(vf_load(at + t[j] * TILE), largest));
+            if (!whole)
+                p[j] = _mm512_maskz_mov_ps(_mm512_cmpgt_epi32_mask(seen, _mm512_set1_epi32(t[j])),
+                                           p[j]);
             sum = vf_add(sum, p[j]);
         }
         __m512i high, low;
         split_pairs(p[0], p[1], &high, &low);
-        _mm512_store_si512(at + t * TILE, high);
-        _mm512_store_si512(at + (t + PAIRS) * TILE, low);
+        _mm512_store_si512(at + t[0] * TILE, high);
+        _mm512_store_si512(at + t[1] * TILE, low);
     }
     x->sum[h] = sum;
 }
 
-/* Starts from the scores of n_steps steps: the largest so far, and by how much what was summed up
- * to here shrinks. */
-static void soften_start(softmax *x, float *scores, const int32_t *seen, int n_steps,
-                         float (*largest)[TILE], float (*sum)[TILE])
+/* Pairs [first, first + n) of the item at hand. */
+ALWAYS_INLINE void soften(softmax *x, int first, int n)
 {
-    *x = (softmax){.scores = scores, .n_items = n_steps * 8};
+    if (x->item / 8 < x->n_whole)
+        soften_pairs(x, first, n, true);
+    else
+        soften_pairs(x, first, n, false);
+}
+
+/* The largest of the steps not looked at between products, and by how much what was summed up
+ * before shrinks. */
+static void find_largest(softmax *x, float (*largest)[TILE])
+{
     for (int h = 0; h < HALVES; h++) {
-        x->seen[h] = _mm512_loadu_si512(seen + h * TILE);
-        vf most = vf_set1(-INFINITY);
-        for (int s = 0; s < n_steps; s++) {
+        vf before = vf_load(largest[h]), most = x->largest[h];
+        for (int s = x->n_searched; s < x->n_steps; s++) {
             __m512i left = _mm512_sub_epi32(x->seen[h], _mm512_set1_epi32(s * STEP));
-            const float *at = scores + (s * HALVES + h) * GROUP * TILE;
+            const float *at = x->scores[s][h][0][0];
             for (int t = 0; t < GROUP; t++) {
                 __mmask16 mask = _mm512_cmpgt_epi32_mask(left, _mm512_set1_epi32(t));
                 most = _mm512_mask_max_ps(most, mask, vf_load(at + t * TILE), most);
             }
         }
-        vf before = vf_load(largest[h]);
-        x->largest[h] = vf_max(most, before);
-        x->scale[h] = exp2_of(vf_sub(before, x->largest[h]));
-        x->sum[h] = vf_mul(vf_load(sum[h]), x->scale[h]);
-        vf_store(largest[h], x->largest[h]);
+        x->largest[h] = most;
+        x->scale[h] = exp2_of(vf_sub(before, most));
+        vf_store(largest[h], most);
     }
 }
 
+/* Adds the block's sums, which start from zero, to those before. */
 static void soften_rest(softmax *x, float (*sum)[TILE])
 {
-    for (; x->item < x->n_items; x->item++) soften_pairs(x, 0, 4);
-    for (int h = 0; h < HALVES; h++) vf_store(sum[h], x->sum[h]);
+    for (; x->item < x->n_items; x->item++) soften(x, 0, 4);
+    for (int h = 0; h < HALVES; h++)
+        vf_store(sum[h], vf_fma(vf_load(sum[h]), x->scale[h], x->sum[h]));
     settle_memory();
 }
 
+/* Work for between the products of tiles, a part of it a step; NULL: none of its kind. */
+typedef struct beside {
+    softmax *softmax; /* probabilities */
+    /* The largest scores of a product, in *search. */
+    softmax *search;
+    const float *scores;
+    /* out = out * scale + part, of a product. */
+    const float *part;
+    float *out;
+    const vf *scale; // [HALVES]
+    /* Of the next block: so many lines of both a step are asked for into L2. */
+    const char *k, *k_end, *v;
+    int n_lines;
+} beside;
+
 /* Eighth i of a product. */
+ALWAYS_INLINE void search_part(const beside *b, int i)
+{
+    vf most = b->search->largest[i / 4];
+    for (int j = i * 8; j < i * 8 + 8; j++) most = vf_max(vf_load(b->scores + j * VL), most);
+    b->search->largest[i / 4] = most;
+}
+
 ALWAYS_INLINE void add_part(const beside *b, int i)
 {
     vf scale = b->scale[i / 4];
     for (int j = i * 8; j < i * 8 + 8; j++)
         vf_store(b->out + j * VL,
                  vf_fma(vf_load(b->out + j * VL), scale, vf_load(b->part + j * VL)));
+}
+
+ALWAYS_INLINE void ask_ahead(beside *b)
+{
+    for (int i = 0; i < b->n_lines && b->k < b->k_end; i++, b->k += 64, b->v += 64) {
+        _mm_prefetch(b->k, _MM_HINT_T1);
+        _mm_prefetch(b->v, _MM_HINT_T1);
+    }
 }
 
 /* ---- products ---- */
@@ -241,35 +269,33 @@ ALWAYS_INLINE void add_part(const beside *b, int i)
 
 /* c = a b over n_steps steps: high high + low high + high low. What streams by, a, is loaded with
  * the hint that it is not needed again soon. */
-ALWAYS_INLINE void multiply(step_tiles *a, step_tiles *b, int n_steps, float *c, const beside *side)
+ALWAYS_INLINE void multiply(step_tiles *a, step_tiles *b, int n_steps, float *c, beside *side)
 {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
     for (int s = 0; s < n_steps; s++) {
-        bool soften = side && side->softmax && side->softmax->item < side->softmax->n_items;
+        bool softens = side->softmax && side->softmax->item < side->softmax->n_items;
+        ask_ahead(side);
         _tile_stream_loadd(4, a[s][0][0], 64);
         _tile_stream_loadd(5, a[s][1][0], 64);
         _tile_loadd(6, b[s][0][1], 64);
         _tile_loadd(7, b[s][1][1], 64);
         MULTIPLY_LOADED();
-        if (soften) soften_pairs(side->softmax, 0, 1);
+        if (softens) soften(side->softmax, 0, 1);
         _tile_loadd(6, b[s][0][0], 64);
         _tile_loadd(7, b[s][1][0], 64);
         MULTIPLY_LOADED();
-        if (soften) soften_pairs(side->softmax, 1, 1);
+        if (softens) soften(side->softmax, 1, 1);
         _tile_stream_loadd(4, a[s][0][1], 64);
         _tile_stream_loadd(5, a[s][1][1], 64);
         MULTIPLY_LOADED();
-        if (soften) {
-            soften_pairs(side->softmax, 2, 2);
-            side->softmax->item++;
-        }
-        if (side && side->part) add_part(side, s);
+        if (softens) soften(side->softmax, 2, 2), side->softmax->item++;
+        if (side->scores) search_part(side, s);
+        if (side->part) add_part(side, s);
     }
-    if (side && side->part)
-        for (int s = n_steps; s < STEPS; s++) add_part(side, s);
+    for (int s = n_steps; side->part && s < STEPS; s++) add_part(side, s);
     settle_memory();
     _tile_stored(0, c, 64);
     _tile_stored(1, c + TILE * TILE, 64);
@@ -279,29 +305,34 @@ ALWAYS_INLINE void multiply(step_tiles *a, step_tiles *b, int n_steps, float *c,
 }
 
 /* Scores of a group, beside the probabilities of the one before. */
-static void score(workspace *w, int group, int n_steps, softmax *before)
+static void score(workspace *w, step_tiles *queries, softmax *x, softmax *before, beside *side)
 {
-    beside side = {.softmax = before};
-    for (int t = 0; t < n_steps; t++)
-        multiply(w->k[t], w->queries[group], STEPS, w->tokens[group % 2][t].scores[0][0][0], &side);
+    side->softmax = before;
+    side->search = x;
+    for (int t = 0; t < x->n_steps; t++) {
+        multiply(w->k[t], queries, STEPS, x->scores[t][0][0][0], side);
+        if (side->scores) x->n_searched++;
+        side->scores = t < x->n_whole ? x->scores[t][0][0][0] : NULL;
+    }
+    side->scores = NULL;
+    side->softmax = NULL;
 }
 
 /* out = out * scale + p V, or the product alone for the first block. */
-static void add_values(workspace *w, int group, int n_steps, const vf *scale, bool first)
+static void add_values(workspace *w, const softmax *x, product *out, bool first, beside *side)
 {
-    step_tiles *p = &w->tokens[group % 2][0].probabilities;
-    product *out = w->out[group];
-    if (first) {
-        for (int d = 0; d < STEPS; d++) multiply(w->v[d], p, n_steps, out[d][0][0][0], NULL);
-        return;
-    }
-    beside side = {.scale = scale};
+    step_tiles *p = (step_tiles *)x->scores;
+    side->scale = x->scale;
     for (int d = 0; d < STEPS; d++) {
-        multiply(w->v[d], p, n_steps, w->part[d % 2][0][0][0], &side);
-        side.part = w->part[d % 2][0][0][0];
-        side.out = out[d][0][0][0];
+        float *part = w->part[d % 2][0][0][0];
+        multiply(w->v[d], p, x->n_steps, first ? out[d][0][0][0] : part, side);
+        if (first) continue;
+        side->part = part;
+        side->out = out[d][0][0][0];
     }
-    for (int i = 0; i < STEPS; i++) add_part(&side, i);
+    if (side->part)
+        for (int i = 0; i < STEPS; i++) add_part(side, i);
+    side->part = NULL;
 }
 
 /* ---- the rows ---- */
@@ -318,10 +349,70 @@ static int32_t tokens_seen(const attention_tile_args *a, int64_t start, int32_t 
     return left < 0 ? 0 : left < BLOCK ? (int32_t)left : BLOCK;
 }
 
-/* One block for all rows. */
-static void attend_block(const attention_tile_args *a, int32_t block, workspace *w)
+static void start_group(const attention_tile_args *a, int64_t start, int32_t first, workspace *w,
+                        softmax *x)
 {
-    int32_t n_rows = a->n_tokens * a->n_heads;
+    int32_t seen[GROUP] = {0}, n_rows = smaller(GROUP, a->n_tokens * a->n_heads - first);
+    for (int32_t i = 0; i < n_rows; i++) seen[i] = tokens_seen(a, start, first + i);
+    x->scores = (product *)w->tokens[first / GROUP % 2];
+    x->n_steps = (seen[n_rows - 1] + STEP - 1) / STEP;
+    x->n_whole = seen[0] / STEP;
+    x->n_items = x->n_steps * 8;
+    for (int h = 0; h < HALVES; h++) {
+        x->seen[h] = _mm512_loadu_si512(seen + h * TILE);
+        x->largest[h] = vf_load(w->largest[first / GROUP][h]);
+    }
+}
+
+/* Of row r's results; their gates are at twice that. */
+static int64_t row_offset(const attention_tile_args *a, int32_t r)
+{
+    return r / a->n_heads * a->stride + r % a->n_heads * DIM;
+}
+
+/* The group's rows over their sums, through their gates. */
+static void store_rows(const attention_tile_args *a, int32_t first, workspace *w)
+{
+    int32_t n_rows = smaller(GROUP, a->n_tokens * a->n_heads - first);
+    product *out = w->out[first / GROUP];
+    for (int h = 0; h < HALVES; h++) {
+        vf share = vf_div(vf_set1(1), vf_load(w->sum[first / GROUP][h]));
+        for (int d = 0; d < DIM; d += TILE) {
+            vf rows[VL];
+            for (int i = 0; i < TILE; i++)
+                rows[i] = vf_mul(vf_load(out[d / GROUP][h][d / TILE % HALVES][i]), share);
+            vf_transpose(rows);
+            for (int32_t i = 0; i < smaller(TILE, n_rows - h * TILE); i++) {
+                int64_t at = row_offset(a, first + h * TILE + i);
+                vf gate = vf_load(a->gates + 2 * at + d);
+                vf shut = exp2_of(vf_mul(gate, vf_set1(-LOG2_E)));
+                /* As sigmoid_finite. */
+                vf divisor = vf_add(vf_add(vf_set1(1), shut), vf_sub(gate, gate));
+                vf_store(a->out + at + d, vf_div(rows[i], divisor));
+            }
+        }
+    }
+}
+
+/* What to ask for while a block is multiplied: the next one's keys and values. */
+static beside start_block(const attention_tile_args *a, int32_t next, int32_t n_groups)
+{
+    enum { LINES = BLOCK * DIM * sizeof(uint16_t) / 64, MOST = 4 };
+    beside side = {0};
+    if ((int64_t)next * BLOCK >= a->first + a->n_tokens) return side;
+    size_t offset = (size_t)a->blocks[next] * a->block_bytes;
+    int32_t steps = n_groups * 2 * STEPS * STEPS;
+    side.k = (const char *)a->k + offset;
+    side.k_end = side.k + LINES * 64;
+    side.v = (const char *)a->v + offset;
+    side.n_lines = smaller((LINES + steps - 1) / steps, MOST);
+    return side;
+}
+
+/* One block for all rows; after the last their results. */
+static void attend_block(const attention_tile_args *a, int32_t block, bool last, workspace *w)
+{
+    int32_t n_rows = a->n_tokens * a->n_heads, n_groups = (n_rows + GROUP - 1) / GROUP;
     int64_t start = (int64_t)block * BLOCK;
     int32_t n_tokens = tokens_seen(a, start, n_rows - 1);
     int n_steps = (n_tokens + STEP - 1) / STEP;
@@ -330,41 +421,22 @@ static void attend_block(const attention_tile_args *a, int32_t block, workspace 
     split_values((const uint16_t *)(const void *)((const char *)a->v + offset), n_tokens, n_steps,
                  w);
     settle_memory();
-    softmax soft[2] = {{0}};
-    int steps[2] = {0};
-    for (int g = 0; g * GROUP < n_rows + GROUP; g++) {
-        int this = g % 2, before = 1 - this;
-        steps[this] = 0;
-        if (g * GROUP < n_rows) {
-            int32_t seen[GROUP] = {0};
-            for (int32_t i = 0; i < smaller(GROUP, n_rows - g * GROUP); i++) {
-                seen[i] = tokens_seen(a, start, g * GROUP + i);
-                steps[this] = (seen[i] + STEP - 1) / STEP;
-            }
-            score(w, g, steps[this], &soft[before]);
-            soften_start(&soft[this], w->tokens[this][0].scores[0][0][0], seen, steps[this],
-                         w->largest[g], w->sum[g]);
+    beside side = start_block(a, block + 1, n_groups);
+    softmax groups[2] = {{0}};
+    for (int32_t g = 0; g <= n_groups; g++) {
+        softmax *x = &groups[g % 2], *before = &groups[1 - g % 2];
+        *x = (softmax){0};
+        if (g < n_groups) {
+            start_group(a, start, g * GROUP, w, x);
+            score(w, w->queries[g], x, before, &side);
+            find_largest(x, w->largest[g]);
         }
-        if (g == 0 || steps[before] == 0) continue;
-        soften_rest(&soft[before], w->sum[g - 1]);
-        add_values(w, g - 1, steps[before], soft[before].scale, block == 0);
-    }
-}
-
-static void store_rows(const attention_tile_args *a, int32_t first, int32_t n_rows, product *out,
-                       float (*sum)[TILE])
-{
-    for (int d = 0; d < DIM; d += TILE) {
-        for (int h = 0; h < HALVES; h++) {
-            vf rows[VL];
-            for (int i = 0; i < TILE; i++)
-                rows[i] = vf_div(vf_load(out[d / GROUP][h][d / TILE % HALVES][i]), vf_load(sum[h]));
-            vf_transpose(rows);
-            for (int32_t i = 0; i < smaller(TILE, n_rows - h * TILE); i++) {
-                int32_t r = first + h * TILE + i;
-                vf_store(a->out + r / a->n_heads * a->stride + r % a->n_heads * DIM + d, rows[i]);
-            }
+        if (g == 0) continue;
+        if (before->n_steps > 0) {
+            soften_rest(before, w->sum[g - 1]);
+            add_values(w, before, w->out[g - 1], block == 0, &side);
         }
+        if (last) store_rows(a, (g - 1) * GROUP, w);
     }
 }
 
@@ -372,6 +444,7 @@ void attention_tile_f16_amx(const attention_tile_args *a)
 {
     workspace *w = (workspace *)a->workspace;
     int32_t n_rows = a->n_tokens * a->n_heads;
+    int32_t n_blocks = (int32_t)((a->first + a->n_tokens + BLOCK - 1) / BLOCK);
     for (int32_t r = 0; r < n_rows; r += GROUP) {
         pack_queries(w->rows + r, smaller(GROUP, n_rows - r), w->queries[r / GROUP]);
         for (int h = 0; h < HALVES; h++) {
@@ -380,9 +453,7 @@ void attention_tile_f16_amx(const attention_tile_args *a)
         }
     }
     configure_tiles();
-    for (int32_t block = 0; block * (int64_t)BLOCK < a->first + a->n_tokens; block++)
-        attend_block(a, block, w);
+    for (int32_t block = 0; block < n_blocks; block++)
+        attend_block(a, block, block == n_blocks - 1, w);
     _tile_release();
-    for (int32_t r = 0; r < n_rows; r += GROUP)
-        store_rows(a, r, smaller(GROUP, n_rows - r), w->out[r / GROUP], w->sum[r / GROUP]);
 }
