@@ -423,6 +423,7 @@ static inline size_t packed_bytes_f32(const cpu_kernels *k, int32_t n, int32_t c
     gather_rows_fn gather_rows_q4_##isa, gather_rows_bf16_##isa;                                   \
     gemm_fn gemm_##isa, gemm_bf16_##isa, gemm_q4_##isa;                                            \
     gemm_gated_fn gemm_gated_bf16_##isa;                                                           \
+    gemm_pieces_fn gemm_pieces_bf16_##isa;                                                         \
     rmsnorm_fn rmsnorm_##isa;                                                                      \
     l2norm_fn l2norm_##isa;                                                                        \
     gated_norm_fn gated_norm_##isa;                                                                \

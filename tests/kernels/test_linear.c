@@ -306,6 +306,55 @@ static void test_gemm_many(void **state)
     }
 }
 
+/* Pieces copied to where gemm would write them. */
+typedef struct piece_copy {
+    float *y, *whole; // [GEMM_PIECE][stride], [n][stride]
+    int64_t stride;
+    int32_t n_done;
+} piece_copy;
+
+static void copy_piece(void *context, int32_t first, int32_t n)
+{
+    piece_copy *c = context;
+    assert_int_equal(first, c->n_done);
+    assert_int_equal(first % 32, 0);
+    assert_true(n >= 1 && n <= GEMM_PIECE);
+    memcpy(c->whole + first * c->stride, c->y, (size_t)(n * c->stride) * sizeof(float));
+    memset(c->y, 0xff, (size_t)(n * c->stride) * sizeof(float)); /* what it may do */
+    c->n_done += n;
+}
+
+static void check_pieces(const cpu_kernels *k, int32_t rows, int32_t cols, int32_t n)
+{
+    matrix m = random_matrix(MATRIX_Q4, rows, cols, (uint64_t)cols);
+    const int64_t stride = rows;
+    size_t floats = (size_t)n * (size_t)stride;
+    float *x = guarded_floats((size_t)n * (size_t)cols), *y = guarded_floats(floats);
+    piece_copy c = {guarded_floats((size_t)(GEMM_PIECE * stride)), guarded_floats(floats), stride,
+                    0};
+    void *packed = guarded(packed_bytes(k, n, cols));
+    fill(x, (size_t)n * (size_t)cols, FILL_NORMAL, 13);
+    k->pack_input(x, cols, NULL, n, cols, packed);
+    k->gemm(&m, 0, rows, packed, n, y, stride);
+    k->gemm_pieces(&m, packed, n, c.y, stride, copy_piece, &c);
+    assert_int_equal(c.n_done, n);
+    assert_memory_equal(c.whole, y, floats * sizeof(float));
+    guarded_check();
+}
+
+static void test_gemm_pieces(void **state)
+{
+    (void)state;
+    FOR_EACH_VARIANT (v, gemm_pieces) {
+        if (!variants[v].gemm_pieces) continue;
+        check_pieces(&variants[v], 256, 2048, 333);
+        check_pieces(&variants[v], 100, 192, 161);
+        check_pieces(&variants[v], 300, 576, 290); /* more rows than a panel has */
+        check_pieces(&variants[v], 128, 256, 17);
+        check_pieces(&variants[v], 128, 256, 256);
+    }
+}
+
 /* The pair for router logits, as a table in which it is prefill's. */
 static cpu_kernels with_f32_products(const cpu_kernels *k)
 {
@@ -548,6 +597,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_quantize_not_finite),
     cmocka_unit_test(test_gemm),
     cmocka_unit_test(test_gemm_many),
+    cmocka_unit_test(test_gemm_pieces),
     cmocka_unit_test(test_gemm_f32),
     cmocka_unit_test(test_gemm_bf16),
     cmocka_unit_test(test_gemm_not_finite),

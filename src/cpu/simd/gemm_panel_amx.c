@@ -7,6 +7,8 @@
  * with others after 64 products, which costs as much as six. */
 #include "cpu/simd/gemm_amx.h"
 
+#include <assert.h>
+
 enum {
     PANEL_ROWS = 256, /* at most */
     STRIPS = PANEL_ROWS / ROWS,
@@ -126,28 +128,71 @@ static void write_pair(panel *p, int32_t n_rows, int32_t n, float *y, int64_t y_
                    n < PAIR_INPUTS ? n : PAIR_INPUTS, y + row, y_stride);
 }
 
+/* Rows of a panel; 0 if there is none of so many columns. */
+ALWAYS_INLINE int32_t panel_rows(int32_t cols)
+{
+    const int32_t fit = PANEL_ELEMENTS / cols / ROWS * ROWS;
+    return fit < PANEL_ROWS ? fit : PANEL_ROWS;
+}
+
+/* y of n_rows rows of the panel times the pair of input tiles from input i on of n; y is of that
+ * input. */
+static void multiply_inputs(panel *p, int32_t n_rows, int32_t cols, const uint16_t *packed,
+                            int32_t i, int32_t n, float *y, int64_t y_stride)
+{
+    const int32_t n_strips = (n_rows + ROWS - 1) / ROWS;
+    const uint16_t *inputs = packed + (size_t)i * (size_t)cols;
+    const bool last = i + PAIR_INPUTS >= n;
+    const char *ahead = (const char *)(last ? packed : inputs + (size_t)PAIR_INPUTS * (size_t)cols);
+    if (n - i <= TILE)
+        multiply_pair(p, n_strips, cols, inputs, 1, ahead, 2);
+    else if (n_rows < PANEL_ROWS)
+        multiply_pair(p, n_strips, cols, inputs, 2, ahead, 2);
+    else
+        multiply_pair(p, n_strips, cols, inputs, 2, ahead, 1);
+    write_pair(p, n_rows, n - i, y, y_stride);
+}
+
 void gemm_panel_amx(const matrix *w, int32_t begin, int32_t end, const uint16_t *packed, int32_t n,
                     float *y, int64_t y_stride)
 {
     panel p;
-    const int32_t cols = w->cols, fit = PANEL_ELEMENTS / cols / ROWS * ROWS,
-                  most = fit < PANEL_ROWS ? fit : PANEL_ROWS;
+    const int32_t most = panel_rows(w->cols);
     for (int32_t row = begin; row < end; row += most) {
         const int32_t n_rows = end - row < most ? end - row : most;
-        const int32_t n_strips = (n_rows + ROWS - 1) / ROWS;
         dequantize_panel(w, row, n_rows, end - row - n_rows, &p);
-        for (int32_t i = 0; i < n; i += PAIR_INPUTS) {
-            const uint16_t *inputs = packed + (size_t)i * (size_t)cols;
-            const bool last = i + PAIR_INPUTS >= n;
-            const char *ahead =
-                (const char *)(last ? packed : inputs + (size_t)PAIR_INPUTS * (size_t)cols);
-            if (n - i <= TILE)
-                multiply_pair(&p, n_strips, cols, inputs, 1, ahead, 2);
-            else if (n_rows < PANEL_ROWS)
-                multiply_pair(&p, n_strips, cols, inputs, 2, ahead, 2);
-            else
-                multiply_pair(&p, n_strips, cols, inputs, 2, ahead, 1);
-            write_pair(&p, n_rows, n - i, y + i * y_stride + row, y_stride);
-        }
+        for (int32_t i = 0; i < n; i += PAIR_INPUTS)
+            multiply_inputs(&p, n_rows, w->cols, packed, i, n, y + i * y_stride + row, y_stride);
+    }
+}
+
+/* A pair of input tiles a piece, so that y stays in L1 beside them. */
+static void gemm_pairs(const matrix *w, const uint16_t *packed, int32_t n, float *y,
+                       int64_t y_stride, gemm_done_fn *done, void *context)
+{
+    panel p;
+    dequantize_panel(w, 0, w->rows, 0, &p);
+    for (int32_t i = 0; i < n; i += PAIR_INPUTS) {
+        configure_tiles(); /* `done` may use them */
+        multiply_inputs(&p, w->rows, w->cols, packed, i, n, y, y_stride);
+        _tile_release();
+        _mm_sfence();
+        done(context, i, n - i < PAIR_INPUTS ? n - i : PAIR_INPUTS);
+    }
+}
+
+void gemm_pieces_bf16_amx(const matrix *w, const void *packed, int32_t n, float *y,
+                          int64_t y_stride, gemm_done_fn *done, void *context)
+{
+    assert(w->format == MATRIX_Q4);
+    if (n > GEMM_PIECE / 2 && w->rows <= panel_rows(w->cols)) {
+        gemm_pairs(w, packed, n, y, y_stride, done, context);
+        return;
+    }
+    for (int32_t i = 0; i < n; i += GEMM_PIECE) {
+        const int32_t n_piece = n - i < GEMM_PIECE ? n - i : GEMM_PIECE;
+        const uint16_t *inputs = (const uint16_t *)packed + (size_t)i * (size_t)w->cols;
+        gemm_bf16_amx(w, 0, w->rows, inputs, n_piece, y, y_stride);
+        done(context, i, n_piece);
     }
 }
