@@ -12,9 +12,9 @@
  * multiplies it with the keys and queries of the next cell: for 32 rows and 16 columns five
  * products of tiles (80 cycles), 192 operations on vectors (96 cycles) and 96 stores, where
  * products on vectors are 384 cycles. Time goes to what waits for each other, so these stand beside
- * each other (pass), and to the first-level cache, which the state fills by a third: a block's
- * products are used as soon as they are there, and packed keys and queries are loaded with the hint
- * that they are not needed again. */
+ * each other (pass_block), and to the first-level cache, which the state fills by a third: a
+ * block's products are used as soon as they are there, and packed keys and queries, 16 KB a cell,
+ * are loaded with the hint that they are not needed again. */
 #include "cpu/simd/amx.h"
 #include "cpu/simd/gdn_cell.h"
 
@@ -24,9 +24,8 @@ enum {
     GROUPS = GDN_HEAD_DIM / STEP, /* of 32 key dims */
     HALVES = STEP / TILE,         /* of a group */
     COLUMNS = GDN_SLICE / TILE,   /* tiles */
-    BLOCKS = GROUPS * COLUMNS,
-    PLANES = 2, /* high, low */
-    LINE = 64,  /* bytes */
+    PLANES = 2,                   /* high, low */
+    LINE = 64,                    /* bytes */
     ROW_BYTES = GDN_SLICE * sizeof(float),
 };
 _Static_assert(2 * GDN_CELL == TILE && 4 * GDN_CELL == STEP && COLUMNS == 2, "as tiles have it");
@@ -41,17 +40,14 @@ typedef struct packed_cell {
 } packed_cell;
 _Static_assert(sizeof(packed_cell) == AMX_GDN_CELL_BYTES, "as the table says");
 
-/* A slice on its way through its cells. */
+/* What a slice needs on its way through its cells. */
 typedef struct scan {
     _Alignas(64) float sums[2 * GDN_CELL][GDN_SLICE]; /* S^T k, then d; S^T q */
-    bf16_tile terms;                                  /* of d of a tile of columns */
-    f32_tile added[2][HALVES];                        /* K^T d of a block and the next */
-    bf16_tile parts[2][PLANES];                       /* of a block of the state and the last one */
+    bf16_tile terms[COLUMNS];                         /* of d */
+    f32_tile added[COLUMNS][HALVES];                  /* K^T d of a block */
+    bf16_tile parts[COLUMNS][PLANES];                 /* of a block of the state */
     gdn_cell cell;
     const gdn_scan_args *a;
-    const packed_cell *packed; /* of the cell that changes the state */
-    int32_t at;                /* its first token */
-    int32_t left;              /* tokens from that on */
 } scan;
 
 /* ---- packing ---- */
@@ -167,7 +163,7 @@ static void finish_column(scan *s, int column)
     copy_rows(s->sums[0], a->rest, cell->begin, from, to);
     finish_cell(a, cell, s->sums, s->sums + GDN_CELL, from, to);
     if (cell->end == GDN_CELL)
-        pack_terms(s->sums[0] + from, cell->tail, s->terms);
+        pack_terms(s->sums[0] + from, cell->tail, s->terms[column]);
     else
         copy_rows(a->rest + cell->begin * GDN_SLICE, s->sums[cell->begin], n, from, to);
 }
@@ -180,42 +176,63 @@ static void begin_cell(scan *s, int32_t at)
 
 /* ---- a pass over the state ---- */
 
-/* A block is 32 rows of a tile of columns. Tile 0 holds sums of S^T [k, q] of a tile of columns,
- * tile 1 the terms of one. */
+/* A block is 32 rows of a tile of columns, which is a constant, as the names of tiles must be.
+ * Tiles 0 and 1 hold sums of S^T [k, q] of the tiles of columns, 2 and 3 their terms. */
 
 /* K^T d of a block, to be stored by end_keys. */
-ALWAYS_INLINE void begin_keys(const bf16_tile *keys)
+ALWAYS_INLINE void begin_keys(const bf16_tile *keys, int column)
 {
     _tile_stream_loadd(4, keys[0], LINE);
-    _tile_zero(2);
-    _tile_dpbf16ps(2, 4, 1);
-    _tile_stream_loadd(5, keys[1], LINE);
-    _tile_zero(3);
-    _tile_dpbf16ps(3, 5, 1);
+    _tile_zero(5);
+    if (column == 0)
+        _tile_dpbf16ps(5, 4, 2);
+    else
+        _tile_dpbf16ps(5, 4, 3);
+    _tile_stream_loadd(4, keys[1], LINE);
+    _tile_zero(6);
+    if (column == 0)
+        _tile_dpbf16ps(6, 4, 2);
+    else
+        _tile_dpbf16ps(6, 4, 3);
 }
 ALWAYS_INLINE void end_keys(f32_tile *out)
 {
-    _tile_stored(2, out[0], LINE);
-    _tile_stored(3, out[1], LINE);
+    _tile_stored(5, out[0], LINE);
+    _tile_stored(6, out[1], LINE);
     settle_memory();
 }
 
 /* [k, q] times a block of the state, in three steps: low high, high high, high low. */
-ALWAYS_INLINE void multiply_state(int step, const bf16_tile *rows, const bf16_tile *parts)
+ALWAYS_INLINE void multiply_state(int step, const bf16_tile *rows, const bf16_tile *parts,
+                                  int column)
 {
-    if (step == 0) _tile_loadd(7, parts[0], LINE);
-    if (step == 0) _tile_stream_loadd(6, rows[1], LINE);
-    if (step == 1) _tile_stream_loadd(6, rows[0], LINE);
-    if (step == 2) _tile_loadd(7, parts[1], LINE);
-    _tile_dpbf16ps(0, 6, 7);
+    if (step == 0) _tile_loadd(4, parts[0], LINE);
+    if (step == 0) _tile_stream_loadd(7, rows[1], LINE);
+    if (step == 1) _tile_stream_loadd(7, rows[0], LINE);
+    if (step == 2) _tile_loadd(4, parts[1], LINE);
+    if (column == 0)
+        _tile_dpbf16ps(0, 7, 4);
+    else
+        _tile_dpbf16ps(1, 7, 4);
     settle_memory();
 }
 
 /* The sums, to where finish_column takes them. */
 ALWAYS_INLINE void store_sums(scan *s, int column)
 {
-    _tile_stored(0, (float *)s->sums + column * TILE, ROW_BYTES);
+    if (column == 0)
+        _tile_stored(0, s->sums, ROW_BYTES);
+    else
+        _tile_stored(1, (float *)s->sums + TILE, ROW_BYTES);
     settle_memory();
+}
+
+ALWAYS_INLINE void load_terms(scan *s, int column)
+{
+    if (column == 0)
+        _tile_loadd(2, s->terms[0], LINE);
+    else
+        _tile_loadd(3, s->terms[1], LINE);
 }
 
 /* Pairs of values as two bfloat16 each; the high ones are cut off, which saves rounding them and
@@ -254,99 +271,79 @@ ALWAYS_INLINE void pass_rows(float *state, int row, int n, vf decay, f32_tile *a
     settle_memory();
 }
 
-ALWAYS_INLINE float *block_of(const scan *s, int block)
+/* The tokens of s->cell, from the sums in tiles 0 and 1; of a whole cell the terms to tiles 2 and 3
+ * and the first block's K^T d. */
+static void finish_tokens(scan *s, const packed_cell *packed)
 {
-    return s->a->state + block % GROUPS * STEP * GDN_SLICE + block / GROUPS * TILE;
-}
-
-/* S^T [k, q] of the first cell. */
-static void first_sums(scan *s, int column)
-{
-    _tile_zero(0);
-    for (int g = 0; g < GROUPS; g++) {
-        pass_rows(block_of(s, column * GROUPS + g), 0, TILE, vf_zero(), NULL, s->parts[0], false,
-                  true);
-        for (int step = 0; step < 3; step++) multiply_state(step, s->packed->rows[g], s->parts[0]);
+    store_sums(s, 0);
+    finish_column(s, 0);
+    if (s->cell.end == GDN_CELL) {
+        load_terms(s, 0);
+        begin_keys(packed->keys[0], 0);
+        end_keys(s->added[0]);
     }
-    store_sums(s, column);
+    store_sums(s, 1);
+    finish_column(s, 1);
+    if (s->cell.end == GDN_CELL) load_terms(s, 1);
 }
 
-/* What stands between the passes over two tiles of columns: the other one's sums are complete, and
- * its tokens are finished (of the next cell, if the other one is the first). */
-ALWAYS_INLINE void turn(scan *s, int column, bool more)
-{
-    if (column == 1 && !more) return;
-    if (column == 1) begin_cell(s, s->at + GDN_CELL);
-    finish_column(s, 1 - column);
-}
-
-/* The state behind a cell, and S^T [k, q] of the next one if there is one (`more`, a constant).
- * What would wait stands beside what need not: a block's product with the terms beside the rows of
- * the block before, its products with [k, q] beside those of the block behind, a step every few
- * rows; and what finishes one tile of columns beside the pass over the other. `behind`: the last
- * block of the cell's own S^T [k, q] is still to be multiplied. */
-ALWAYS_INLINE void pass(scan *s, bool more, bool behind)
+/* Rows of a block. Beside them, a step every few rows, what would wait for each other: K^T d of the
+ * block behind it, by `keys`, and `rows` times the one before it, both of the other column; either
+ * may be NULL. */
+ALWAYS_INLINE void pass_block(scan *s, float *state, int column, vf decay, bool update,
+                              bool multiply, const bf16_tile *keys, const bf16_tile *rows)
 {
     enum { ROWS = TILE / 4 };
-    const packed_cell *cell = s->packed, *next = cell + 1;
-    const bool ahead = s->left >= 2 * GDN_CELL;
-    const vf decay = vf_set1(s->cell.decay[GDN_CELL - 1]);
-    for (int b = 0; b < BLOCKS; b++) {
-        const int g = b % GROUPS, column = b / GROUPS;
-        float *state = block_of(s, b);
-        f32_tile *added = s->added[b % 2], *next_added = s->added[1 - b % 2];
-        bf16_tile *parts = s->parts[b % 2], *last_parts = s->parts[1 - b % 2];
-        const bool keys = b + 1 < BLOCKS || ahead, rows = b == 0 ? behind : more;
-        const bf16_tile *last_rows = b == 0 ? cell->rows[GROUPS - 1] : next->rows[(b - 1) % GROUPS];
-        if (keys) {
-            if (g + 1 == GROUPS) _tile_loadd(1, s->terms, LINE);
-            begin_keys((b + 1 < BLOCKS ? cell : next)->keys[(b + 1) % GROUPS]);
-        }
-        pass_rows(state, 0, ROWS, decay, added, parts, true, more);
-        if (g == 1 && (column == 0 ? behind : more)) store_sums(s, 1 - column);
-        if (g == 1) _tile_zero(0);
-        if (rows) multiply_state(0, last_rows, last_parts);
-        pass_rows(state, ROWS, ROWS, decay, added, parts, true, more);
-        if (keys) end_keys(next_added);
-        if (rows) multiply_state(1, last_rows, last_parts);
-        pass_rows(state, 2 * ROWS, ROWS, decay, added, parts, true, more);
-        if (rows) multiply_state(2, last_rows, last_parts);
-        pass_rows(state, 3 * ROWS, ROWS, decay, added, parts, true, more);
-        if (g == 1) turn(s, column, more);
+    const int other = 1 - column;
+    f32_tile *added = s->added[column];
+    bf16_tile *parts = s->parts[column], *last_parts = s->parts[other];
+    if (keys) begin_keys(keys, other);
+    pass_rows(state, 0, ROWS, decay, added, parts, update, multiply);
+    if (rows) multiply_state(0, rows, last_parts, other);
+    pass_rows(state, ROWS, ROWS, decay, added, parts, update, multiply);
+    if (keys) end_keys(s->added[other]);
+    if (rows) multiply_state(1, rows, last_parts, other);
+    pass_rows(state, 2 * ROWS, ROWS, decay, added, parts, update, multiply);
+    if (rows) multiply_state(2, rows, last_parts, other);
+    pass_rows(state, 3 * ROWS, ROWS, decay, added, parts, update, multiply);
+}
+
+/* The state behind `cell`, whose first block's K^T d is there (with `update`), and the sums
+ * S^T [k, q] of `next` to tiles 0 and 1 (with `multiply`); the two are constants. */
+ALWAYS_INLINE void pass(scan *s, const packed_cell *cell, const packed_cell *next, bool update,
+                        bool multiply)
+{
+    const vf decay = update ? vf_set1(s->cell.decay[GDN_CELL - 1]) : vf_zero();
+    float *state = s->a->state;
+    _tile_zero(0);
+    _tile_zero(1);
+    for (int g = 0; g < GROUPS; g++, state += STEP * GDN_SLICE) {
+        pass_block(s, state, 0, decay, update, multiply, update ? cell->keys[g] : NULL,
+                   multiply && g > 0 ? next->rows[g - 1] : NULL);
+        pass_block(s, state + TILE, 1, decay, update, multiply,
+                   update && g + 1 < GROUPS ? cell->keys[g + 1] : NULL,
+                   multiply ? next->rows[g] : NULL);
     }
+    for (int step = 0; multiply && step < 3; step++)
+        multiply_state(step, next->rows[GROUPS - 1], s->parts[1], 1);
 }
 
 void gdn_scan_tile_amx(const gdn_scan_args *a)
 {
     scan s;
+    const int32_t all = a->first + a->n_tokens;
+    const packed_cell *packed = a->packed;
     if (a->n_tokens <= 0) return;
     s.a = a;
-    s.packed = a->packed;
-    s.at = 0;
-    s.left = a->first + a->n_tokens;
     configure_tiles();
-    begin_cell(&s, 0);
-    first_sums(&s, 0);
-    first_sums(&s, 1);
-    finish_column(&s, 0);
-    if (s.left >= GDN_CELL) {
-        _tile_loadd(1, s.terms, LINE);
-        begin_keys(s.packed->keys[0]);
-        end_keys(s.added[0]);
-    }
-    for (; s.left >= GDN_CELL; s.packed++, s.at += GDN_CELL, s.left -= GDN_CELL) {
-        if (s.left > GDN_CELL)
-            pass(&s, true, s.at > 0);
-        else
-            pass(&s, false, s.at > 0);
-    }
-    if (s.left > 0) {
-        if (s.at > 0) {
-            for (int step = 0; step < 3; step++)
-                multiply_state(step, s.packed->rows[GROUPS - 1], s.parts[(BLOCKS - 1) % 2]);
-            store_sums(&s, 1);
-        }
-        finish_column(&s, 1);
+    pass(&s, NULL, packed, false, true);
+    for (int32_t at = 0; at < all; at += GDN_CELL, packed++) {
+        begin_cell(&s, at);
+        finish_tokens(&s, packed);
+        if (at + GDN_CELL < all)
+            pass(&s, packed, packed + 1, true, true);
+        else if (s.cell.end == GDN_CELL)
+            pass(&s, packed, NULL, true, false);
     }
     _tile_release();
 }
