@@ -71,7 +71,7 @@ void cli_engine_options(cli_engine_args *args, cli_option options[CLI_N_ENGINE_O
         {0, "ctx", "N", cli_int32(&o->n_ctx, 1, INT32_MAX),
          "context in tokens [8192, at most the model's]"},
         {0, "chunk", "N", cli_int32(&o->prefill_chunk, 1, 65536),
-         "tokens per prefill chunk [2048, at most the context]"},
+         "tokens per prefill chunk [2048, CUDA 4096, at most the context]"},
     };
     _Static_assert(sizeof table == CLI_N_ENGINE_OPTIONS * sizeof table[0], "as announced");
     memcpy(options, table, sizeof table);

@@ -110,8 +110,9 @@ typedef struct calla_engine_options {
     calla_warm_up warm_up;
     int32_t n_ctx;           /* tokens a session may hold [8192, at most the model's maximum] */
     int32_t n_sessions;      /* sessions that may exist at once, for sizing the KV pool [1] */
-    int32_t prefill_chunk;   /* tokens per prefill chunk [2048, at most n_ctx] */
-    int32_t snapshot_stride; /* prompt tokens between snapshots, < 0: only the last ones [2048] */
+    int32_t prefill_chunk;   /* tokens per prefill chunk [2048, CUDA 4096, at most n_ctx] */
+    int32_t snapshot_stride; /* prompt tokens between snapshots, < 0: only the last ones
+                                [2048, at least prefill_chunk] */
     int64_t snapshot_bytes;  /* budget of all snapshots, < 0: none [512 MiB] */
     const char *cache_dir;   /* keep snapshots of long prompts in files there, too [NULL: no] */
     int64_t cache_dir_bytes; /* budget of those files [16 GiB] */

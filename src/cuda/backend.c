@@ -382,6 +382,7 @@ static void cuda_set_route(backend *b, backend_route_fn *fn, void *user)
 extern const backend_ops cuda_backend;
 const backend_ops cuda_backend = {
     .name = "cuda",
+    .prefill_chunk = 4096, /* 128 tokens an expert, as many as a tile has */
     .plan = cuda_plan,
     .open = cuda_open,
     .close = cuda_close,

@@ -6,18 +6,12 @@
 #include <assert.h>
 #include <string.h>
 
-void cuda_prefill_scratch_take(backend *b)
+static void mixer_scratch_take(backend *b)
 {
     const model_config *c = &b->config;
     device_arena *m = &b->scratch_memory;
     prefill_scratch *p = &b->p;
-    size_t rows = (size_t)chunk_rows(b), hidden = (size_t)c->hidden_size;
-    size_t k = (size_t)c->n_experts_per_token, half = sizeof(uint16_t);
-    size_t slots = rows * (k + shared_is_alike(c));
-    p->tokens = device_take(m, rows, 1, sizeof(int32_t));
-    p->x = device_floats(m, rows, hidden);
-    p->u32 = device_floats(m, rows, hidden);
-    p->split = device_take(m, rows, (size_t)split_halves(c->hidden_size), half);
+    size_t rows = (size_t)chunk_rows(b), half = sizeof(uint16_t);
     p->projected = device_floats(m, rows, (size_t)b->widest_in);
     p->mixed = device_take(m, rows, (size_t)split_halves(b->widest_out), half);
     p->f = device_floats(m, rows, (size_t)c->conv_channels);
@@ -27,8 +21,16 @@ void cuda_prefill_scratch_take(backend *b)
     p->workspace =
         device_take(m, (size_t)prefill_gdn_workspace_bytes(c->n_key_heads, c->n_value_heads), 1, 1);
     p->q = device_take(m, rows, (size_t)c->query_size, half);
-    p->cosines = device_floats(m, rows, ROTARY_PAIRS);
-    p->sines = device_floats(m, rows, ROTARY_PAIRS);
+}
+
+static void experts_scratch_take(backend *b)
+{
+    const model_config *c = &b->config;
+    device_arena *m = &b->scratch_memory;
+    prefill_scratch *p = &b->p;
+    size_t rows = (size_t)chunk_rows(b), hidden = (size_t)c->hidden_size;
+    size_t k = (size_t)c->n_experts_per_token, half = sizeof(uint16_t);
+    size_t slots = rows * (k + shared_is_alike(c));
     p->router = device_floats(m, rows, (size_t)c->n_experts + 1);
     p->experts = device_take(m, rows, k, sizeof(int32_t));
     p->weights = device_floats(m, rows, k);
@@ -44,9 +46,37 @@ void cuda_prefill_scratch_take(backend *b)
         p->shared_h = device_take(m, rows, (size_t)split_halves(c->shared_expert_width), half);
         p->shared_down = device_floats(m, rows, hidden);
     }
+}
+
+static void head_scratch_take(backend *b)
+{
+    b->p.logits = device_floats(&b->scratch_memory, LOGITS_ROWS, (size_t)b->config.n_vocab);
+}
+
+void cuda_prefill_scratch_take(backend *b)
+{
+    /* Which use the same memory in turn. */
+    void (*const parts[])(backend *) = {mixer_scratch_take, experts_scratch_take,
+                                        head_scratch_take};
+    const model_config *c = &b->config;
+    device_arena *m = &b->scratch_memory;
+    prefill_scratch *p = &b->p;
+    size_t rows = (size_t)chunk_rows(b), hidden = (size_t)c->hidden_size;
+    p->tokens = device_take(m, rows, 1, sizeof(int32_t));
+    p->x = device_floats(m, rows, hidden);
+    p->u32 = device_floats(m, rows, hidden);
+    p->split = device_take(m, rows, (size_t)split_halves(c->hidden_size), sizeof(uint16_t));
+    p->cosines = device_floats(m, rows, ROTARY_PAIRS);
+    p->sines = device_floats(m, rows, ROTARY_PAIRS);
     p->bad_layer = device_take(m, rows, 1, sizeof(int32_t));
-    p->logits = device_floats(m, LOGITS_ROWS, (size_t)c->n_vocab);
     p->frequencies = device_take(m, ROTARY_PAIRS, 1, sizeof(double));
+    size_t begin = m->used, end = begin;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        m->used = begin;
+        parts[i](b);
+        if (m->used > end) end = m->used;
+    }
+    m->used = end;
 }
 
 /* Rows first ... first + n of a chunk's recurrence: from one state to another. */

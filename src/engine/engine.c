@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/numbers.h"
 #include "base/threads.h"
 #include "engine/load.h"
 #include "model/inventory.h"
@@ -23,8 +24,8 @@ static calla_status check_count(const char *name, int32_t value, int32_t high, c
     return error_set(err, CALLA_ERR_INPUT, "%s is %d, outside 1 ... %d", name, value, high);
 }
 
-/* Defaults filled in and ranges checked; n_threads may be left 0 for choose_threads, n_snapshots is
- * left to plan_backend. */
+/* Defaults filled in and ranges checked; n_threads may be left 0 for choose_threads, prefill_chunk
+ * and n_snapshots are left to plan_backend. */
 static calla_status resolve_options(const model_config *config, const calla_engine_options *o,
                                     backend_options *b, calla_error *err)
 {
@@ -45,7 +46,7 @@ static calla_status resolve_options(const model_config *config, const calla_engi
         .pin = !o->no_pin,
         .n_ctx = o->n_ctx ? o->n_ctx : n_ctx,
         .n_sequences = o->n_sessions ? o->n_sessions : 1,
-        .prefill_chunk = o->prefill_chunk ? o->prefill_chunk : DEFAULT_PREFILL_CHUNK,
+        .prefill_chunk = o->prefill_chunk,
     };
     /* Threads without a processor only take turns: a thousand of them would bring any machine down.
      */
@@ -55,8 +56,6 @@ static calla_status resolve_options(const model_config *config, const calla_engi
                  most, most / 2);
         b->n_threads = most;
     }
-    /* No chunk is longer than the context; what cuts it is the same grid. */
-    if (b->prefill_chunk > b->n_ctx) b->prefill_chunk = b->n_ctx;
     return CALLA_OK;
 }
 
@@ -78,8 +77,9 @@ static int64_t plan_sum(const calla_memory_plan *p)
            p->scratch_bytes;
 }
 
-/* The plan of backend and engine together; sets b->n_snapshots to what the budget holds. What a
- * snapshot takes is the backend's knowledge: the difference it makes to its plan. */
+/* The plan of backend and engine together; sets b->prefill_chunk where nobody asked for one, and
+ * b->n_snapshots to what the budget holds. What a snapshot takes is the backend's knowledge: the
+ * difference it makes to its plan. */
 static calla_status plan_backend(const backend_ops *ops, const model_weights *weights,
                                  int64_t budget, backend_options *b, calla_memory_plan *plan,
                                  calla_error *err)
@@ -87,6 +87,10 @@ static calla_status plan_backend(const backend_ops *ops, const model_weights *we
     int32_t n_vocab = weights->config.n_vocab;
     int64_t slot_bytes = snapshot_slot_bytes(b->n_ctx, n_vocab);
     if (budget == 0) budget = DEFAULT_SNAPSHOT_BYTES;
+    if (b->prefill_chunk == 0)
+        b->prefill_chunk = ops->prefill_chunk ? ops->prefill_chunk : DEFAULT_PREFILL_CHUNK;
+    /* No chunk is longer than the context; what cuts it is the same grid. */
+    if (b->prefill_chunk > b->n_ctx) b->prefill_chunk = b->n_ctx;
     b->n_snapshots = 0;
     CALLA_TRY(ops->plan(weights, b, plan, err));
     if (budget > 0) {
@@ -177,7 +181,8 @@ static calla_status open_backend(void *context, const backend_ops *ops, calla_er
 static void set_stride(calla_engine *e, int32_t asked)
 {
     int64_t grid = e->capabilities.snapshot_grid;
-    int64_t stride = asked == 0 ? DEFAULT_SNAPSHOT_STRIDE : asked < 0 ? 0 : asked;
+    int64_t usual = larger_of(DEFAULT_SNAPSHOT_STRIDE, e->options.prefill_chunk);
+    int64_t stride = asked == 0 ? usual : asked < 0 ? 0 : asked;
     e->snapshot_stride = (stride + grid - 1) / grid * grid;
 }
 
