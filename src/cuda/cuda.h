@@ -158,8 +158,9 @@ typedef struct decode_scratch {
 /* P rows of a chunk. */
 typedef struct prefill_scratch {
     int32_t *tokens;        // [P]
-    float *x, *u32;         // [P][D]
+    float *x, *u32;         // [P][D]; u32 is the last norm's, for the tap
     __half *split;          // [P][D], as mixed, h, shared_h: two halves a number
+    float *group_sums;      // [P][group_sums_pitch(D)]
     float *projected;       // [P][widest in]
     __half *mixed;          // [P][widest out]
     float *f, *o;           // [P][conv_channels], [P][value_size]

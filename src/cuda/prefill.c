@@ -66,6 +66,7 @@ void cuda_prefill_scratch_take(backend *b)
     p->x = device_floats(m, rows, hidden);
     p->u32 = device_floats(m, rows, hidden);
     p->split = device_take(m, rows, (size_t)split_halves(c->hidden_size), sizeof(uint16_t));
+    p->group_sums = device_floats(m, rows, (size_t)group_sums_pitch(c->hidden_size));
     p->cosines = device_floats(m, rows, ROTARY_PAIRS);
     p->sines = device_floats(m, rows, ROTARY_PAIRS);
     p->bad_layer = device_take(m, rows, 1, sizeof(int32_t));
@@ -120,12 +121,13 @@ static calla_status multiply(chunk *t, const device_matrix *m, const __half *x, 
     return CALLA_OK;
 }
 
-/* u = norm(x); all of the chunk. */
-static calla_status norm(chunk *t, const float *factor, bool f32, int32_t layer)
+/* u = norm(x), and for the router the sums of its groups; all of the chunk. */
+static calla_status norm(chunk *t, const float *factor, bool sums, int32_t layer)
 {
     prefill_scratch *p = &t->b->p;
     TRY_CHUNK(t, prefill_rmsnorm(p->x, factor, t->n, t->b->config.hidden_size, t->b->config.rms_eps,
-                                 p->split, f32 ? p->u32 : NULL, p->bad_layer, layer, t->b->stream));
+                                 p->split, sums ? p->group_sums : NULL, p->bad_layer, layer,
+                                 t->b->stream));
     cuda_profile_mark(t->b, OP_NORMS, 1);
     return CALLA_OK;
 }
@@ -258,8 +260,8 @@ static calla_status route(chunk *t, int32_t layer)
     const model_config *c = &b->config;
     prefill_scratch *p = &b->p;
     const w8_matrix *w = &t->layer->router;
-    TRY_CHUNK(t, prefill_router_logits(p->u32, w->codes, w->pairs, t->n, w->rows, w->cols,
-                                       p->router, b->stream));
+    TRY_CHUNK(t, prefill_router_logits(p->split, p->group_sums, w->codes, w->pairs, t->n, w->rows,
+                                       w->cols, p->router, b->stream));
     TRY_CHUNK(t, prefill_router_top_k(p->router, c->n_experts + 1, t->n, c->n_experts,
                                       c->n_experts_per_token, p->experts, p->weights,
                                       p->shared_scale, b->stream));

@@ -57,6 +57,7 @@ static __device__ __forceinline__ uint4 to_halves(const float (&v)[8])
 /* A warp a head: the query heads of a token, then k, then v. */
 static __global__ void prepare_kernel(prefill_attention_args a)
 {
+    wait_for_stream();
     int32_t per_token = a.n_query_heads + 2 * a.n_kv_heads, lane = threadIdx.x % 32;
     int64_t i = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
     int32_t t = (int32_t)(i / per_token), h = (int32_t)(i % per_token);
@@ -82,8 +83,7 @@ static __global__ void prepare_kernel(prefill_attention_args a)
 cudaError_t prefill_attention_prepare(const prefill_attention_args *args, cudaStream_t stream)
 {
     int64_t heads = (int64_t)args->n_tokens * (args->n_query_heads + 2 * args->n_kv_heads);
-    prepare_kernel<<<(unsigned)ceil_div(heads, 8), 256, 0, stream>>>(*args);
-    return cudaGetLastError();
+    return launch(prepare_kernel, (unsigned)ceil_div(heads, 8), 256, 0, stream, *args);
 }
 
 /* ---- attention ---- */

@@ -164,6 +164,7 @@ static __device__ __forceinline__ void consume_tiles(const prefill_attention_arg
 static __global__ void __launch_bounds__(THREADS, 1)
     attention_hopper_kernel(prefill_attention_args a)
 {
+    wait_for_stream();
 #if HAS_WGMMA
     extern __shared__ char shared[];
     __shared__ uint64_t barriers[4 * STAGES];
@@ -205,6 +206,5 @@ cudaError_t prefill_attention_hopper(const prefill_attention_args *args, cudaStr
 {
     int64_t rows = (int64_t)args->n_tokens * (args->n_query_heads / args->n_kv_heads);
     dim3 grid((unsigned)args->n_kv_heads, (unsigned)ceil_div(rows, ROWS));
-    attention_hopper_kernel<<<grid, THREADS, SHARED_BYTES, stream>>>(*args);
-    return cudaGetLastError();
+    return launch(attention_hopper_kernel, grid, THREADS, SHARED_BYTES, stream, *args);
 }

@@ -21,6 +21,40 @@ __device__ __forceinline__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
+/* ---- launches ---- */
+
+/* Whether the device can begin a kernel while the one before it in the stream ends. Set by
+ * prefill_device_init. */
+extern bool prefill_overlaps_launches;
+
+/* Begins such a kernel, whose first act is wait_for_stream. */
+template <typename... PARAMETERS, typename... ARGUMENTS>
+static cudaError_t launch(void (*kernel)(PARAMETERS...), dim3 grid, unsigned threads,
+                          size_t shared_bytes, cudaStream_t stream, ARGUMENTS... arguments)
+{
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = prefill_overlaps_launches ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, PARAMETERS(arguments)...);
+}
+
+/* Until all before this kernel is done and can be read; then the next one's blocks may take the
+ * places that this one's leave. */
+__device__ __forceinline__ void wait_for_stream()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /* ---- numbers ---- */
 
 /* Magnitudes beyond 65504 clamped; NaN and infinity are NaN (v - v is 0 for finite v). */

@@ -26,6 +26,7 @@ static __device__ __forceinline__ float convolve(const float (&taps)[TAPS], floa
  * bytes a channel and token. */
 static __global__ void __launch_bounds__(128) convolve_kernel(prefill_gdn_args a, int32_t units)
 {
+    wait_for_stream();
     int32_t unit = blockIdx.y * 4 + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (unit >= units) return;
     int32_t channel = unit * HEAD + lane * 4, t0 = blockIdx.x * CONV_TOKENS;
@@ -63,6 +64,7 @@ static __global__ void __launch_bounds__(128) convolve_kernel(prefill_gdn_args a
 
 static __global__ void gates_kernel(prefill_gdn_args a, int64_t first_column)
 {
+    wait_for_stream();
     int32_t i = blockIdx.x * blockDim.x + threadIdx.x, heads = a.n_value_heads;
     if (i >= a.n_tokens * heads) return;
     const float *row = a.projected + i / heads * a.projected_stride + first_column;
@@ -77,11 +79,11 @@ cudaError_t prefill_gdn_convolve(const prefill_gdn_args *args, cudaStream_t stre
 {
     int32_t units = 2 * args->n_key_heads + args->n_value_heads;
     dim3 grid((unsigned)ceil_div(args->n_tokens, CONV_TOKENS), (unsigned)ceil_div(units, 4));
-    convolve_kernel<<<grid, 128, 0, stream>>>(*args, units);
+    cudaError_t e = launch(convolve_kernel, grid, 128, 0, stream, *args, units);
+    if (e) return e;
     int64_t gates = (int64_t)args->n_tokens * args->n_value_heads;
-    gates_kernel<<<(unsigned)ceil_div(gates, 256), 256, 0, stream>>>(
-        *args, (int64_t)(units + args->n_value_heads) * HEAD);
-    return cudaGetLastError();
+    return launch(gates_kernel, (unsigned)ceil_div(gates, 256), 256, 0, stream, *args,
+                  (int64_t)(units + args->n_value_heads) * HEAD);
 }
 
 /* ---- recurrence ---- */
@@ -204,6 +206,7 @@ cudaError_t prefill_gdn_scan(const prefill_device *device, const prefill_gdn_arg
 /* A warp a head. */
 static __global__ void gated_norm_kernel(prefill_gdn_args a, int64_t z_column)
 {
+    wait_for_stream();
     int64_t i = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
     if (i >= (int64_t)a.n_tokens * a.n_value_heads) return;
     int32_t c = threadIdx.x % 32 * 4;
@@ -221,7 +224,6 @@ static __global__ void gated_norm_kernel(prefill_gdn_args a, int64_t z_column)
 cudaError_t prefill_gdn_gated_norm(const prefill_gdn_args *args, cudaStream_t stream)
 {
     int64_t heads = (int64_t)args->n_tokens * args->n_value_heads;
-    gated_norm_kernel<<<(unsigned)ceil_div(heads, 8), 256, 0, stream>>>(
-        *args, (int64_t)(2 * args->n_key_heads + args->n_value_heads) * HEAD);
-    return cudaGetLastError();
+    return launch(gated_norm_kernel, (unsigned)ceil_div(heads, 8), 256, 0, stream, *args,
+                  (int64_t)(2 * args->n_key_heads + args->n_value_heads) * HEAD);
 }

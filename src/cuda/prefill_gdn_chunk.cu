@@ -1,42 +1,19 @@
 /* The recurrence of Gated DeltaNet in chunks of 64 tokens on tensor cores (MODEL.md 3.6).
  *
  * Chunks lie at absolute multiples of 64. Of each, one kernel prepares what does not depend on the
- * state: T = (I + A)^-1 and P of every value head, and K and Q as sums of two bf16. Then one kernel
- * walks over the chunks: with X = K S,
+ * state (prefill_gdn_prepare.cu): T = (I + A)^-1 and P of every value head, K and Q as sums of two
+ * bf16. Then one kernel walks over the chunks: with X = K S,
  *   N = T beta (V - e^G X),   O = e^G Q S + P N,   S' = e^(G_C) S + (e^(G_C - G) K)^T N.
  * A product of two f32 matrices is three of bf16 (high and low parts, without low by low), f32
  * sums: an error of about 2^-16 of the factors' sizes. All of it is computed transposed, value
  * columns by tokens or key dims: a warp owns 16 value columns, and what one product leaves in
  * registers is the next one's left operand. Nothing but the state goes from chunk to chunk. */
-#include "cuda/prefill_gdn.cuh"
+#include "cuda/prefill_gdn_chunk.cuh"
 
 enum {
-    CHUNK = 64,
-    SEGMENT = 16,                     /* chunks prepared at a time: their workspace stays in L2 */
-    COLUMNS = 32,                     /* value columns of a block */
-    KEY_PLANE = CHUNK * HEAD * 2,     /* bytes of K or Q in one bf16 */
-    SQUARE_PLANE = CHUNK * CHUNK * 2, /* of T or P */
+    SEGMENT = 16, /* chunks prepared at a time: their workspace stays in L2 */
+    COLUMNS = 32, /* value columns of a block */
 };
-
-/* Workspace of a segment: [SEGMENT][key heads] of k, q and [SEGMENT][value heads] of the rest. A
- * plane is in the order it has in shared memory: rows of 16-byte pieces, swapped by row % 8. */
-typedef struct key_parts {
-    unsigned char k[2][KEY_PLANE], q[2][KEY_PLANE]; /* high, low */
-} key_parts;
-typedef struct square_parts {
-    unsigned char t[2][SQUARE_PLANE], p[2][SQUARE_PLANE];
-} square_parts;
-typedef struct chunk_gates {
-    float growth[CHUNK]; /* e^G_i */
-    float rest[CHUNK];   /* e^(G_C - G_i) */
-    float beta[CHUNK];
-} chunk_gates;
-
-typedef struct chunk_workspace {
-    key_parts *keys;
-    square_parts *squares;
-    chunk_gates *gates;
-} chunk_workspace;
 
 static chunk_workspace workspace_at(void *memory, int32_t n_key_heads, int32_t n_value_heads)
 {
@@ -52,228 +29,6 @@ int64_t prefill_gdn_workspace_bytes(int32_t n_key_heads, int32_t n_value_heads)
     return SEGMENT *
            ((int64_t)n_key_heads * (int64_t)sizeof(key_parts) +
             (int64_t)n_value_heads * (int64_t)(sizeof(square_parts) + sizeof(chunk_gates)));
-}
-
-/* Tokens [begin, begin + n) of the call are those of its chunk c. */
-static __device__ __forceinline__ int32_t chunk_begin(const prefill_gdn_args &a, int32_t c,
-                                                      int32_t *n)
-{
-    int64_t start = (a.first / CHUNK + c) * CHUNK, end = start + CHUNK;
-    int64_t begin = max(start, a.first), stop = min(end, a.first + a.n_tokens);
-    *n = (int32_t)(stop - begin);
-    return (int32_t)(begin - a.first);
-}
-
-/* Two f32 as a pair of bf16 and a pair of what that leaves. */
-static __device__ __forceinline__ void split_pair(float x, float y, uint32_t &high, uint32_t &low)
-{
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(high) : "f"(y), "f"(x));
-    x -= __uint_as_float(high << 16);
-    y -= __uint_as_float(high & 0xffff0000u);
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(low) : "f"(y), "f"(x));
-}
-
-/* Offsets of 16-byte pieces within planes of 16 and 8 pieces a row. */
-static __device__ __forceinline__ uint32_t key_piece(int row, int piece)
-{
-    return (uint32_t)(row * HEAD * 2 + ((piece ^ (row & 7)) << 4));
-}
-static __device__ __forceinline__ uint32_t square_piece(int row, int piece)
-{
-    return (uint32_t)(row * CHUNK * 2 + ((piece ^ (row & 7)) << 4));
-}
-
-/* Right operands of COUNT pairs of n8 columns, both parts. */
-template <int COUNT> struct split_operands {
-    uint32_t high[COUNT][4], low[COUNT][4];
-};
-
-/* d[2 i], d[2 i + 1] += a b[i], in three rounds of products that do not wait for each other. */
-template <int COUNT>
-static __device__ __forceinline__ void multiply_split(float (*d)[4], const uint32_t (&a)[2][4],
-                                                      const split_operands<COUNT> &b)
-{
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-        multiply_bf16(d[2 * i], a[0], b.low[i][0], b.low[i][1]);
-        multiply_bf16(d[2 * i + 1], a[0], b.low[i][2], b.low[i][3]);
-    }
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-        multiply_bf16(d[2 * i], a[1], b.high[i][0], b.high[i][1]);
-        multiply_bf16(d[2 * i + 1], a[1], b.high[i][2], b.high[i][3]);
-    }
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-        multiply_bf16(d[2 * i], a[0], b.high[i][0], b.high[i][1]);
-        multiply_bf16(d[2 * i + 1], a[0], b.high[i][2], b.high[i][3]);
-    }
-}
-
-/* ---- what does not depend on the state ---- */
-
-typedef struct prepare_shared {
-    key_parts keys;
-    float a[2][CHUNK][CHUNK + 4];
-    float sum[2][CHUNK]; /* G */
-    float beta[2][CHUNK];
-} prepare_shared;
-
-/* Reads rows of f, all of a warp's before it goes on; writes both parts to shared memory and to the
- * workspace. */
-static __device__ void split_rows(const float *f, int64_t stride, int32_t n,
-                                  unsigned char (*shared)[KEY_PLANE],
-                                  unsigned char (*out)[KEY_PLANE])
-{
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    float4 rows[CHUNK / 4];
-#pragma unroll
-    for (int i = 0; i < CHUNK / 4; i++) {
-        int row = warp + i * 4;
-        rows[i] = row < n ? *(const float4 *)(f + row * stride + lane * 4) : float4{0, 0, 0, 0};
-    }
-#pragma unroll
-    for (int i = 0; i < CHUNK / 4; i++) {
-        uint2 high, low;
-        split_pair(rows[i].x, rows[i].y, high.x, low.x);
-        split_pair(rows[i].z, rows[i].w, high.y, low.y);
-        uint32_t at = key_piece(warp + i * 4, lane / 2) + lane % 2 * 8;
-        *(uint2 *)(shared[0] + at) = high, *(uint2 *)(out[0] + at) = high;
-        *(uint2 *)(shared[1] + at) = low, *(uint2 *)(out[1] + at) = low;
-    }
-}
-
-/* Rows 16 warp ... of K K^T and Q K^T. */
-static __device__ __forceinline__ void multiply_keys(const key_parts &keys, float (&kk)[8][4],
-                                                     float (&qk)[8][4])
-{
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    uint32_t k = shared_address(keys.k), q = shared_address(keys.q);
-#pragma unroll 2
-    for (int d = 0; d < HEAD / 16; d++) {
-        uint32_t at = key_piece(warp * 16 + lane % 16, 2 * d + lane / 16), ak[2][4], aq[2][4];
-        for (int i = 0; i < 2; i++) {
-            load_matrix4(ak[i], k + i * KEY_PLANE + at);
-            load_matrix4(aq[i], q + i * KEY_PLANE + at);
-        }
-        split_operands<4> b;
-#pragma unroll
-        for (int p = 0; p < 4; p++) {
-            uint32_t from = key_piece(p * 16 + lane / 16 * 8 + lane % 8, 2 * d + lane / 8 % 2);
-            load_matrix4(b.high[p], k + from);
-            load_matrix4(b.low[p], k + KEY_PLANE + from);
-        }
-        multiply_split<4>(kk, ak, b);
-        multiply_split<4>(qk, aq, b);
-    }
-}
-
-/* Of value head h, by two warps: the sums of the decays, and the gates. */
-static __device__ void prepare_gates(const prefill_gdn_args &a, prepare_shared *s, chunk_gates *out,
-                                     int32_t begin, int32_t n, int32_t head, int which)
-{
-    int lane = threadIdx.x % 32;
-    float g[2], beta[2];
-    for (int i = 0; i < 2; i++) {
-        int64_t at = (int64_t)(begin + lane * 2 + i) * a.n_value_heads + head;
-        g[i] = lane * 2 + i < n ? a.decay[at] : 0;
-        beta[i] = lane * 2 + i < n ? a.beta[at] : 0;
-    }
-    float sum = g[0] + g[1];
-    for (int i = 1; i < 32; i <<= 1) {
-        float other = __shfl_up_sync(0xffffffffu, sum, i);
-        if (lane >= i) sum += other;
-    }
-    /* The first of a pair must not know the second, which may not be there yet. */
-    float before = __shfl_up_sync(0xffffffffu, sum, 1);
-    float total = __shfl_sync(0xffffffffu, sum, 31), sums[2] = {(lane ? before : 0) + g[0], sum};
-    for (int i = 0; i < 2; i++) {
-        int t = lane * 2 + i;
-        s->sum[which][t] = sums[i];
-        s->beta[which][t] = beta[i];
-        out->growth[t] = expf(sums[i]);
-        out->rest[t] = expf(total - sums[i]);
-        out->beta[t] = beta[i];
-    }
-}
-
-/* A to shared memory, P to the workspace: this warp's 16 rows. */
-static __device__ void prepare_squares(prepare_shared *s, square_parts *out, int which,
-                                       const float (&kk)[8][4], const float (&qk)[8][4])
-{
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        int i = warp * 16 + lane / 4 + h * 8;
-        float sum = s->sum[which][i], beta = s->beta[which][i];
-#pragma unroll
-        for (int c = 0; c < 8; c++) {
-            int j = c * 8 + lane % 4 * 2;
-            float2 other = *(const float2 *)&s->sum[which][j];
-            /* Above the diagonal the exponent may be large: it is not computed. */
-            float e0 = j <= i ? expf(sum - other.x) : 0, e1 = j + 1 <= i ? expf(sum - other.y) : 0;
-            *(float2 *)&s->a[which][i][j] = make_float2(
-                j < i ? beta * kk[c][2 * h] * e0 : 0, j + 1 < i ? beta * kk[c][2 * h + 1] * e1 : 0);
-            uint32_t high, low, at = square_piece(i, c) + lane % 4 * 4;
-            split_pair(qk[c][2 * h] * e0, qk[c][2 * h + 1] * e1, high, low);
-            *(uint32_t *)(out->p[0] + at) = high;
-            *(uint32_t *)(out->p[1] + at) = low;
-        }
-    }
-}
-
-/* T = (I + A)^-1 by forward substitution, a thread a column. */
-static __device__ void invert(const float (*a)[CHUNK + 4], square_parts *out, int column)
-{
-    float t[CHUNK];
-#pragma unroll
-    for (int i = 0; i < CHUNK; i++) {
-        float sum[4] = {};
-#pragma unroll
-        for (int l = 0; l < i; l += 4) {
-            float4 v = *(const float4 *)&a[i][l];
-            sum[0] = fmaf(v.x, t[l], sum[0]);
-            if (l + 1 < i) sum[1] = fmaf(v.y, t[l + 1], sum[1]);
-            if (l + 2 < i) sum[2] = fmaf(v.z, t[l + 2], sum[2]);
-            if (l + 3 < i) sum[3] = fmaf(v.w, t[l + 3], sum[3]);
-        }
-        t[i] = (i == column ? 1.0f : 0.0f) - ((sum[0] + sum[1]) + (sum[2] + sum[3]));
-        uint32_t high, low, at = square_piece(i, column / 8) + column % 8 * 2;
-        split_pair(t[i], 0, high, low);
-        *(uint16_t *)(out->t[0] + at) = (uint16_t)high;
-        *(uint16_t *)(out->t[1] + at) = (uint16_t)low;
-    }
-}
-
-/* A block: one key head of one chunk, and its value heads, two at a time. 6 * 64 * 64 * 128
- * operations a product of which half is needed; writes 64 KB, and 32 KB a value head. */
-static __global__ void __launch_bounds__(128)
-    chunk_prepare_kernel(prefill_gdn_args a, chunk_workspace w, int32_t first_chunk)
-{
-    extern __shared__ __align__(128) char memory[];
-    prepare_shared *s = (prepare_shared *)memory;
-    int32_t slot = blockIdx.x, key_head = blockIdx.y, n, warp = threadIdx.x / 32;
-    int32_t begin = chunk_begin(a, first_chunk + slot, &n);
-    int32_t group = a.n_value_heads / a.n_key_heads;
-    int64_t channels = (int64_t)(2 * a.n_key_heads + a.n_value_heads) * HEAD;
-    const float *f = a.f + begin * channels + key_head * HEAD;
-    key_parts *keys = &w.keys[slot * a.n_key_heads + key_head];
-    split_rows(f, channels, n, s->keys.q, keys->q);
-    split_rows(f + a.n_key_heads * HEAD, channels, n, s->keys.k, keys->k);
-    __syncthreads();
-    float kk[8][4] = {}, qk[8][4] = {};
-    multiply_keys(s->keys, kk, qk);
-    for (int32_t first = 0; first < group; first += 2) {
-        int32_t head = key_head * group + first, n_heads = min(2, group - first);
-        int64_t at = (int64_t)slot * a.n_value_heads + head;
-        __syncthreads();
-        if (warp < n_heads) prepare_gates(a, s, &w.gates[at + warp], begin, n, head + warp, warp);
-        __syncthreads();
-        for (int i = 0; i < n_heads; i++) prepare_squares(s, &w.squares[at + i], i, kk, qk);
-        __syncthreads();
-        if (warp / 2 < n_heads)
-            invert(s->a[warp / 2], &w.squares[at + warp / 2], threadIdx.x % CHUNK);
-    }
 }
 
 /* ---- the walk over the chunks ---- */
@@ -505,6 +260,7 @@ static __global__ void __launch_bounds__(128, 1)
     chunk_walk_kernel(prefill_gdn_args a, chunk_workspace w, int32_t first_chunk, int32_t n_chunks,
                       const float *state_in)
 {
+    wait_for_stream();
     extern __shared__ __align__(128) char memory[];
     walk_buffer *buffers = (walk_buffer *)memory;
     int32_t head = blockIdx.x / (HEAD / COLUMNS), slice = blockIdx.x % (HEAD / COLUMNS);
@@ -569,8 +325,7 @@ cudaError_t prefill_gdn_init(const prefill_device *device)
 {
     if (prefill_gdn_grid(device) == 1) return cudaSuccess;
     const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
-    cudaError_t e =
-        cudaFuncSetAttribute((const void *)chunk_prepare_kernel, most, (int)sizeof(prepare_shared));
+    cudaError_t e = prefill_gdn_prepare_init();
     if (!e)
         e = cudaFuncSetAttribute((const void *)chunk_walk_kernel<1>, most, walk_shared_bytes(1));
     if (!e && device->shared_bytes >= walk_shared_bytes(2))
@@ -588,15 +343,10 @@ cudaError_t prefill_gdn_chunks(const prefill_device *device, const prefill_gdn_a
     for (int32_t c = 0; c < n; c += SEGMENT) {
         int32_t here = n - c < SEGMENT ? n - c : SEGMENT;
         const float *state = c > 0 ? args->state_out : args->first > 0 ? args->state_in : NULL;
-        chunk_prepare_kernel<<<dim3((unsigned)here, (unsigned)args->n_key_heads), 128,
-                               sizeof(prepare_shared), stream>>>(*args, w, c);
-        if (two)
-            chunk_walk_kernel<2>
-                <<<blocks, 128, (size_t)walk_shared_bytes(2), stream>>>(*args, w, c, here, state);
-        else
-            chunk_walk_kernel<1>
-                <<<blocks, 128, (size_t)walk_shared_bytes(1), stream>>>(*args, w, c, here, state);
-        cudaError_t e = cudaGetLastError();
+        cudaError_t e = prefill_gdn_prepare(args, &w, c, here, stream);
+        if (!e)
+            e = launch(two ? chunk_walk_kernel<2> : chunk_walk_kernel<1>, blocks, 128,
+                       (size_t)walk_shared_bytes(two ? 2 : 1), stream, *args, w, c, here, state);
         if (e) return e;
     }
     return cudaSuccess;

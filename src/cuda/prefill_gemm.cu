@@ -179,6 +179,8 @@ cudaError_t prefill_w4_factors(const w4_matrix *w, float *factors, cudaStream_t 
 
 /* ---- which kernel ---- */
 
+bool prefill_overlaps_launches;
+
 cudaError_t prefill_router_init();
 cudaError_t prefill_attention_init(const prefill_device *device);
 cudaError_t prefill_gdn_init(const prefill_device *device);
@@ -196,6 +198,7 @@ cudaError_t prefill_device_init(prefill_device *device, bool force_general)
     device->path = hopper ? PREFILL_PATH_HOPPER : PREFILL_PATH_GENERAL;
     device->n_sms = n_sms;
     device->shared_bytes = bytes;
+    prefill_overlaps_launches = major >= 9;
     e = gemm_general_init();
     if (!e && hopper) e = prefill_gemm_hopper_init();
     if (!e) e = prefill_router_init();
@@ -234,6 +237,7 @@ cudaError_t prefill_gemm(const prefill_device *device, const prefill_gemm_args *
         .x_rows = plan && args->gather ? plan->token_of_row : NULL,
         .tiles = plan ? plan->tiles : NULL,
         .class_ends = plan ? plan->class_ends : NULL,
+        .taken = plan ? plan->taken : NULL,
         .n_rows = args->n_rows,
         .tile_rows = dense_tile_rows(device, args->n_rows, row_tiles),
         .y = args->y,

@@ -16,6 +16,7 @@ typedef struct gemm_job {
     const int32_t *x_rows;     /* of each row, or NULL */
     const moe_tile *tiles;     /* or NULL: n_rows rows in tiles of tile_rows */
     const int32_t *class_ends; // [MOE_CLASSES + 1]
+    int32_t *taken;            // [MOE_CLASSES]
     int32_t n_rows, tile_rows;
     void *y;
     int64_t ldy;

@@ -64,6 +64,16 @@ __host__ __device__
     return 2 * n;
 }
 
+/* Floats from one row of sums over groups of 64 of n numbers to the next: rows are aligned. */
+#ifdef __cplusplus
+__host__ __device__
+#endif
+    static inline int64_t
+    group_sums_pitch(int64_t n)
+{
+    return (n / SPLIT_GROUP + 3) / 4 * 4;
+}
+
 /* ---- weights: cuda/layout.h ---- */
 
 /* factors [w4_strips(w->rows)]: per strip the power of two that its weights are divided by before
@@ -73,10 +83,12 @@ cudaError_t prefill_w4_factors(const w4_matrix *w, float *factors, cudaStream_t 
 
 /* ---- MoE routing (MODEL.md 3.8) ---- */
 
-/* logits [T][n_outputs] = u [T][D] f32 times W [n_outputs][D] in f32: the router's E rows and below
- * them the shared expert's gate. W has 8-bit codes [n_outputs][D] and pairs [n_outputs][D / 64]
- * (bf16 scale in the low half, bias in the high one). 2 T n_outputs D operations. */
-cudaError_t prefill_router_logits(const float *u, const unsigned char *codes, const uint32_t *pairs,
+/* logits [T][n_outputs] = u [T][D], split, times W [n_outputs][D] in f32: the router's E rows and
+ * below them the shared expert's gate. W has 8-bit codes [n_outputs][D] and pairs [n_outputs][D /
+ * 64] (bf16 scale in the low half, bias in the high one). group_sums: prefill_rmsnorm's. 2 T
+ * n_outputs D operations. */
+cudaError_t prefill_router_logits(const __half *split, const float *group_sums,
+                                  const unsigned char *codes, const uint32_t *pairs,
                                   int32_t n_tokens, int32_t n_outputs, int32_t hidden,
                                   float *logits, cudaStream_t stream);
 
@@ -90,7 +102,7 @@ cudaError_t prefill_router_top_k(const float *logits, int64_t logits_stride, int
 typedef struct moe_tile {
     int32_t matrix, first_row, n_rows; /* rows of the sorted order, at most MOE_TILE_ROWS */
 } moe_tile;
-enum { MOE_TILE_ROWS = 128, MOE_PLAN_SLOTS = 256, MOE_CLASSES = 3 };
+enum { MOE_TILE_ROWS = 128, MOE_EVEN_ROWS = 72, MOE_PLAN_SLOTS = 256, MOE_CLASSES = 6 };
 
 /* The slots (t, s), s < k, sorted by expert, within one by t; behind these T k rows T more, in
  * order, for the shared expert, which is matrix number E (if it is as wide as the others). Memory
@@ -103,10 +115,13 @@ typedef struct moe_plan {
     int32_t *token_of_row; // [T k + T]
     int32_t *offsets;      // [E + 1] first row of each expert
     int32_t *counts;       // [ceil(T k / MOE_PLAN_SLOTS)][E] slots of each expert, then their sums
-    /* Those of 65 rows and more, then those of 33 and more, then the others; of each class the
-     * experts in order. Class c is [class_ends[c], class_ends[c + 1]), class_ends[0] = 0. */
+    /* Those of 97 rows and more, then of 73, 65, 33, 17 and more, then the others; of each class
+     * the experts in order. Class c is [class_ends[c], class_ends[c + 1]), class_ends[0] = 0. An
+     * expert's rows are cut into tiles of MOE_TILE_ROWS; where that would leave 1 to 16, the last
+     * two have MOE_EVEN_ROWS and the rest. */
     moe_tile *tiles;     // [max_tiles]
     int32_t *class_ends; // [MOE_CLASSES + 1]
+    int32_t *taken;      // [MOE_CLASSES] 0, but while a product's blocks take tiles
 } moe_plan;
 
 int64_t prefill_moe_plan_bytes(int32_t max_tokens, int32_t n_experts, int32_t k);
@@ -119,7 +134,8 @@ cudaError_t prefill_moe_plan(const moe_plan *plan, const int32_t *experts, int32
 
 /* x [T][D] += sum over s in order of weights[t][s] * y[row_of_slot[t][s]], + shared_scale[t] *
  * y[T k + t] if the plan has the shared expert, else + shared_scale[t] * shared[t] ([T][D]).
- * If factor is not NULL also the norm that follows, as prefill_rmsnorm. */
+ * If factor is not NULL also the norm that follows, as prefill_rmsnorm, split or as f32 in u32
+ * (each may be NULL). */
 cudaError_t prefill_moe_combine(const moe_plan *plan, int32_t n_tokens, int32_t hidden,
                                 const float *weights, const float *shared_scale, const float *y,
                                 const float *shared, float *x, const float *factor, float eps,
@@ -162,12 +178,13 @@ cudaError_t prefill_gemm(const prefill_device *device, const prefill_gemm_args *
 
 /* ---- elementwise ---- */
 
-/* u = x r factor, r = 1 / sqrt(mean square of x + eps), split (clamped) and as f32 in u32 (each
- * may be NULL). Where a row's mean square is not finite bad_layer[t] (may be NULL) becomes
- * the smaller of itself and `layer`. x, u [T][D], D a multiple of 64 up to 8,192. */
+/* u = x r factor, r = 1 / sqrt(mean square of x + eps), split (clamped), and the f32 sums of its
+ * groups of 64 numbers in group_sums [T][group_sums_pitch(D)] (may be NULL). Where a row's mean
+ * square is not finite bad_layer[t] (may be NULL) becomes the smaller of itself and `layer`. x, u
+ * [T][D], D a multiple of 64 up to 8,192. */
 cudaError_t prefill_rmsnorm(const float *x, const float *factor, int32_t n_tokens, int32_t hidden,
-                            float eps, __half *split, float *u32, int32_t *bad_layer, int32_t layer,
-                            cudaStream_t stream);
+                            float eps, __half *split, float *group_sums, int32_t *bad_layer,
+                            int32_t layer, cudaStream_t stream);
 
 /* cosines, sines [T][32] of position * inverse_frequencies[j] (f64 [32]), computed in double. */
 cudaError_t prefill_rope_angles(int64_t first, int32_t n_tokens, const double *inverse_frequencies,

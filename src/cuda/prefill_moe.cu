@@ -1,218 +1,6 @@
 /* Which tokens go to which expert, and the sum over a token's experts (MODEL.md 3.8). */
 #include "cuda/prefill_device.cuh"
 
-/* ---- router logits ----
- *
- * f32 arithmetic on tensor cores: an input is the sum of three bf16 (8 bits each, exact), a code
- * less 128 is a bf16, and their products are summed in f32; scale and bias come in per group, in
- * f32. A block computes 32 tokens by 96 outputs and takes 256 columns a step: three warps a group
- * of 64 columns, two strips of 16 outputs a warp. The groups' sums are added in a fixed order. */
-
-enum {
-    ROUTER_TOKENS = 32,
-    ROUTER_OUTPUTS = 96,
-    ROUTER_COLUMNS = 256,
-    ROUTER_GROUPS = ROUTER_COLUMNS / 64,
-    ROUTER_THREADS = ROUTER_GROUPS * 3 * 32,
-    ROUTER_LOADERS = 8, /* warps that load inputs; the others load codes */
-    ROUTER_PITCH = ROUTER_COLUMNS + 8,
-    ROUTER_CODE_PITCH = ROUTER_COLUMNS + 16,
-};
-
-typedef struct router_shared {
-    union {
-        uint16_t x[3][ROUTER_TOKENS][ROUTER_PITCH]; /* bf16, largest part first */
-        float sums[ROUTER_GROUPS - 1][ROUTER_OUTPUTS][ROUTER_TOKENS];
-    };
-    uint8_t codes[ROUTER_OUTPUTS][ROUTER_CODE_PITCH];
-    float x_sums[ROUTER_GROUPS][ROUTER_TOKENS];
-} router_shared;
-
-typedef struct router_args {
-    const float *u;
-    const unsigned char *codes;
-    const uint32_t *pairs;
-    int32_t n_tokens, n_outputs, hidden;
-    float *logits;
-} router_args;
-
-/* What a thread loads of a step: rows of inputs in four tokens, or of codes in 24 outputs. */
-typedef union router_piece {
-    float4 x[4][2];
-    uint4 codes[12];
-} router_piece;
-
-static __device__ __forceinline__ void router_load(const router_args &a, router_piece &p,
-                                                   int32_t column)
-{
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (warp < ROUTER_LOADERS) {
-        int32_t c = column + lane * 8;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int32_t t = min((int32_t)blockIdx.x * ROUTER_TOKENS + warp * 4 + i, a.n_tokens - 1);
-            const float4 *from = (const float4 *)(a.u + (int64_t)t * a.hidden + c);
-            p.x[i][0] = c < a.hidden ? from[0] : float4{};
-            p.x[i][1] = c < a.hidden ? from[1] : float4{};
-        }
-    } else {
-        int t = threadIdx.x - ROUTER_LOADERS * 32;
-        int32_t c = column + t % 16 * 16;
-#pragma unroll
-        for (int i = 0; i < 12; i++) {
-            int32_t r = min((int32_t)blockIdx.y * ROUTER_OUTPUTS + t / 16 + i * 8, a.n_outputs - 1);
-            const uint4 *from = (const uint4 *)(a.codes + (int64_t)r * a.hidden + c);
-            p.codes[i] = c < a.hidden ? *from : uint4{};
-        }
-    }
-}
-
-/* v becomes what is left of it. Truncation, so that three parts are exact. */
-static __device__ __forceinline__ uint32_t take_bf16(float &v)
-{
-    uint32_t bits = __float_as_uint(v) & 0xffff0000u;
-    v -= __uint_as_float(bits);
-    return bits >> 16;
-}
-
-static __device__ __forceinline__ void router_store(router_shared *s, const router_piece &p)
-{
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (warp < ROUTER_LOADERS) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float v[8] = {p.x[i][0].x, p.x[i][0].y, p.x[i][0].z, p.x[i][0].w,
-                          p.x[i][1].x, p.x[i][1].y, p.x[i][1].z, p.x[i][1].w};
-            float sum = ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
-            for (int j = 1; j < 8; j <<= 1) sum += __shfl_xor_sync(0xffffffffu, sum, j);
-            if (lane % 8 == 0) s->x_sums[lane / 8][warp * 4 + i] = sum;
-#pragma unroll
-            for (int part = 0; part < 3; part++) {
-                uint32_t w[4];
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-                    w[j] = take_bf16(v[2 * j]) | take_bf16(v[2 * j + 1]) << 16;
-                *(uint4 *)&s->x[part][warp * 4 + i][lane * 8] = make_uint4(w[0], w[1], w[2], w[3]);
-            }
-        }
-    } else {
-        int t = threadIdx.x - ROUTER_LOADERS * 32;
-#pragma unroll
-        for (int i = 0; i < 12; i++) *(uint4 *)&s->codes[t / 16 + i * 8][t % 16 * 16] = p.codes[i];
-    }
-}
-
-/* Two codes less 128 as bf16: 2^23 + q is exact in f32, and so are the difference and its bf16. */
-static __device__ __forceinline__ uint32_t code_pair(uint32_t two)
-{
-    float low = __uint_as_float(0x4b000000u | (two & 255)) - 8388736.0f;
-    float high = __uint_as_float(0x4b000000u | two >> 8) - 8388736.0f;
-    return __float_as_uint(low) >> 16 | (__float_as_uint(high) & 0xffff0000u);
-}
-
-/* sums += one group of 64 columns. */
-static __device__ __forceinline__ void router_multiply(const router_args &a, const router_shared *s,
-                                                       int32_t first_output, int32_t group,
-                                                       float (&sums)[2][4][4])
-{
-    int lane = threadIdx.x % 32, part = threadIdx.x / 96, strip0 = threadIdx.x / 32 % 3 * 2;
-    float d[2][4][4] = {};
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-        uint32_t w[2][4];
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const uint8_t *row =
-                &s->codes[(strip0 + i) * 16 + lane / 4][part * 64 + k * 16 + lane % 4 * 2];
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                w[i][j] =
-                    code_pair(*(const uint16_t *)(row + j % 2 * 8 * ROUTER_CODE_PITCH + j / 2 * 8));
-        }
-#pragma unroll
-        for (int x = 2; x >= 0; x--)
-#pragma unroll
-            for (int t = 0; t < 2; t++) {
-                uint32_t b[4];
-                load_matrix4(b, shared_address(&s->x[x][t * 16 + lane / 16 * 8 + lane % 8]
-                                                    [part * 64 + k * 16 + lane / 8 % 2 * 8]));
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    multiply_bf16(d[i][2 * t], w[i], b[0], b[1]);
-                    multiply_bf16(d[i][2 * t + 1], w[i], b[2], b[3]);
-                }
-            }
-    }
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            int32_t r = min(first_output + (strip0 + i) * 16 + lane / 4 + h * 8, a.n_outputs - 1);
-            uint32_t pair = a.pairs[(int64_t)r * (a.hidden / 64) + group];
-            float scale = __uint_as_float(pair << 16);
-            float bias = fmaf(scale, 128.0f, __uint_as_float(pair & 0xffff0000u));
-#pragma unroll
-            for (int t = 0; t < 8; t++) {
-                float x = s->x_sums[part][t / 2 * 8 + lane % 4 * 2 + t % 2];
-                float &sum = sums[i][t / 2][2 * h + t % 2];
-                sum = fmaf(bias, x, fmaf(scale, d[i][t / 2][2 * h + t % 2], sum));
-            }
-        }
-}
-
-static __global__ void __launch_bounds__(ROUTER_THREADS, 1) router_kernel(router_args a)
-{
-    extern __shared__ __align__(16) char memory[];
-    router_shared *s = (router_shared *)memory;
-    int lane = threadIdx.x % 32, part = threadIdx.x / 96, strip0 = threadIdx.x / 32 % 3 * 2;
-    int32_t first_output = blockIdx.y * ROUTER_OUTPUTS;
-    float sums[2][4][4] = {};
-    router_piece piece;
-    router_load(a, piece, 0);
-    for (int32_t c = 0; c < a.hidden; c += ROUTER_COLUMNS) {
-        __syncthreads();
-        router_store(s, piece);
-        __syncthreads();
-        if (c + ROUTER_COLUMNS < a.hidden) router_load(a, piece, c + ROUTER_COLUMNS);
-        if (c + part * 64 < a.hidden) router_multiply(a, s, first_output, c / 64 + part, sums);
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < 32; i++) {
-        int row = (strip0 + i / 16) * 16 + lane / 4 + i / 2 % 2 * 8;
-        int t = i / 4 % 4 * 8 + lane % 4 * 2 + i % 2;
-        if (part > 0) s->sums[part - 1][row][t] = sums[i / 16][i / 4 % 4][i % 4];
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < 32; i++) {
-        int row = (strip0 + i / 16) * 16 + lane / 4 + i / 2 % 2 * 8;
-        int t = i / 4 % 4 * 8 + lane % 4 * 2 + i % 2;
-        int32_t token = blockIdx.x * ROUTER_TOKENS + t, output = first_output + row;
-        if (part > 0 || token >= a.n_tokens || output >= a.n_outputs) continue;
-        float v = sums[i / 16][i / 4 % 4][i % 4];
-        for (int p = 0; p < ROUTER_GROUPS - 1; p++) v += s->sums[p][row][t];
-        a.logits[(int64_t)token * a.n_outputs + output] = v;
-    }
-}
-
-cudaError_t prefill_router_init()
-{
-    return cudaFuncSetAttribute((const void *)router_kernel,
-                                cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(router_shared));
-}
-
-cudaError_t prefill_router_logits(const float *u, const unsigned char *codes, const uint32_t *pairs,
-                                  int32_t n_tokens, int32_t n_outputs, int32_t hidden,
-                                  float *logits, cudaStream_t stream)
-{
-    dim3 grid((unsigned)ceil_div(n_tokens, ROUTER_TOKENS),
-              (unsigned)ceil_div(n_outputs, ROUTER_OUTPUTS));
-    router_args a = {u, codes, pairs, n_tokens, n_outputs, hidden, logits};
-    router_kernel<<<grid, ROUTER_THREADS, sizeof(router_shared), stream>>>(a);
-    return cudaGetLastError();
-}
-
 /* ---- the choice ---- */
 
 enum { TOP_K_MAX_EXPERTS = 1024, TOP_K_MAX = 64 };
@@ -226,56 +14,66 @@ static __device__ __forceinline__ uint64_t rank_key(float v, int32_t index)
     return (uint64_t)bits << 32 | (uint32_t)~index;
 }
 
-/* A warp a token. */
+/* The number in a key's upper half; NaN again, but 0 for -0. */
+static __device__ __forceinline__ float rank_value(uint32_t bits)
+{
+    return __uint_as_float(bits & 0x80000000u ? bits & 0x7fffffffu : ~bits);
+}
+
+/* The largest key of a warp's. */
+static __device__ __forceinline__ uint64_t warp_largest(uint64_t key)
+{
+    uint32_t high = __reduce_max_sync(0xffffffffu, (uint32_t)(key >> 32));
+    uint32_t low = (uint32_t)(key >> 32) == high ? (uint32_t)key : 0;
+    return (uint64_t)high << 32 | __reduce_max_sync(0xffffffffu, low);
+}
+
+/* A warp a token, which has 32 * PER_LANE experts or less. */
+template <int PER_LANE>
 static __global__ void top_k_kernel(const float *logits, int64_t stride, int32_t n_tokens,
                                     int32_t n_experts, int32_t k, int32_t *experts, float *weights,
                                     float *shared_scale)
 {
-    enum { PER_LANE = TOP_K_MAX_EXPERTS / 32 };
+    wait_for_stream();
     int32_t t = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (t >= n_tokens) return;
     const float *row = logits + t * stride;
     uint64_t keys[PER_LANE];
+    float shared = row[n_experts], largest = 0, sum = 0, mine[TOP_K_MAX / 32] = {};
 #pragma unroll
     for (int i = 0; i < PER_LANE; i++) {
         int32_t e = i * 32 + lane;
-        keys[i] = e < n_experts ? rank_key(row[e], e) : 0;
+        float v = e < n_experts ? row[e] : 0;
+        keys[i] = e < n_experts ? rank_key(v, e) : 0;
+        sum += v - v; /* 0, or NaN: a router that has overflowed must not look like a choice */
     }
-    float largest = 0, sum = 0, mine[TOP_K_MAX / 32] = {};
-    /* 0, or NaN: a router that has overflowed must not look like a choice. */
-    for (int32_t e = lane; e < n_experts; e += 32) sum += row[e] - row[e];
     sum = warp_sum(sum);
     uint64_t limit = ~(uint64_t)0;
     for (int32_t s = 0; s < k; s++) {
         uint64_t best = 0;
 #pragma unroll
         for (int i = 0; i < PER_LANE; i++)
-            if (i * 32 < n_experts && keys[i] < limit && keys[i] > best) best = keys[i];
-        for (int i = 16; i > 0; i >>= 1) {
-            uint64_t other = __shfl_xor_sync(0xffffffffu, best, i);
-            best = other > best ? other : best;
-        }
-        limit = best;
-        int32_t e = (int32_t) ~(uint32_t)best;
-        float v = row[e];
+            if (keys[i] < limit && keys[i] > best) best = keys[i];
+        limit = best = warp_largest(best);
+        float v = rank_value((uint32_t)(best >> 32));
         if (s == 0) largest = v;
         float p = expf(v - largest);
         sum += p;
         if (lane == s % 32) mine[s / 32] = p;
-        if (lane == 0) experts[(int64_t)t * k + s] = e;
+        if (lane == 0) experts[(int64_t)t * k + s] = (int32_t) ~(uint32_t)best;
     }
     for (int i = 0; i < TOP_K_MAX / 32; i++)
         if (i * 32 + lane < k) weights[(int64_t)t * k + i * 32 + lane] = mine[i] / sum;
-    if (lane == 0) shared_scale[t] = sigmoid(row[n_experts]);
+    if (lane == 0) shared_scale[t] = sigmoid(shared);
 }
 
 cudaError_t prefill_router_top_k(const float *logits, int64_t logits_stride, int32_t n_tokens,
                                  int32_t n_experts, int32_t k, int32_t *experts, float *weights,
                                  float *shared_scale, cudaStream_t stream)
 {
-    top_k_kernel<<<(unsigned)ceil_div(n_tokens, 4), 128, 0, stream>>>(
-        logits, logits_stride, n_tokens, n_experts, k, experts, weights, shared_scale);
-    return cudaGetLastError();
+    return launch(n_experts <= 256 ? top_k_kernel<8> : top_k_kernel<TOP_K_MAX_EXPERTS / 32>,
+                  (unsigned)ceil_div(n_tokens, 4), 128, 0, stream, logits, logits_stride, n_tokens,
+                  n_experts, k, experts, weights, shared_scale);
 }
 
 /* ---- the plan: a counting sort in three launches ---- */
@@ -303,7 +101,7 @@ int64_t prefill_moe_plan_bytes(int32_t max_tokens, int32_t n_experts, int32_t k)
            piece_bytes(n_experts + 1, 4) +
            piece_bytes((int64_t)(plan_blocks(max_tokens, k)) * n_experts, 4) +
            piece_bytes(plan_max_tiles(max_tokens, n_experts, k), sizeof(moe_tile)) +
-           piece_bytes(MOE_CLASSES + 1, 4);
+           piece_bytes(MOE_CLASSES + 1, 4) + piece_bytes(MOE_CLASSES, 4);
 }
 
 void prefill_moe_plan_init(moe_plan *plan, void *memory, int32_t max_tokens, int32_t n_experts,
@@ -327,10 +125,13 @@ void prefill_moe_plan_init(moe_plan *plan, void *memory, int32_t max_tokens, int
     plan->tiles = (moe_tile *)at;
     at += piece_bytes(plan->max_tiles, sizeof(moe_tile));
     plan->class_ends = (int32_t *)at;
+    at += piece_bytes(MOE_CLASSES + 1, 4);
+    plan->taken = (int32_t *)at;
 }
 
 static __global__ void plan_count_kernel(moe_plan plan, const int32_t *experts, int32_t n_slots)
 {
+    wait_for_stream();
     __shared__ int32_t counts[TOP_K_MAX_EXPERTS];
     for (int32_t e = threadIdx.x; e < plan.n_experts; e += blockDim.x) counts[e] = 0;
     __syncthreads();
@@ -370,16 +171,35 @@ static __device__ plan_counts block_scan(const plan_counts &own, plan_counts *to
 
 static __device__ __forceinline__ int tile_class(int32_t n_rows)
 {
-    return n_rows > 64 ? 0 : n_rows > 32 ? 1 : 2;
+    return n_rows > 96   ? 0
+           : n_rows > 72 ? 1
+           : n_rows > 64 ? 2
+           : n_rows > 32 ? 3
+           : n_rows > 16 ? 4
+                         : 5;
+}
+
+/* Whether the last two tiles of n rows are about as large: a tile of few rows takes as long as one
+ * of 64. */
+static __device__ __forceinline__ bool ends_even(int32_t n)
+{
+    return n > MOE_TILE_ROWS && n % MOE_TILE_ROWS > 0 &&
+           n % MOE_TILE_ROWS <= 2 * MOE_EVEN_ROWS - MOE_TILE_ROWS;
 }
 
 /* Tiles of n rows of a matrix, by class. */
 static __device__ plan_counts count_tiles(int32_t n)
 {
     plan_counts c = {};
+    int32_t rest = n % MOE_TILE_ROWS;
     c.v[0] = n;
     c.v[1] = n / MOE_TILE_ROWS;
-    if (n % MOE_TILE_ROWS) c.v[1 + tile_class(n % MOE_TILE_ROWS)]++;
+    if (ends_even(n)) {
+        c.v[1]--;
+        c.v[1 + tile_class(MOE_EVEN_ROWS)]++;
+        rest += MOE_TILE_ROWS - MOE_EVEN_ROWS;
+    }
+    if (rest) c.v[1 + tile_class(rest)]++;
     return c;
 }
 
@@ -387,23 +207,31 @@ static __device__ plan_counts count_tiles(int32_t n)
 static __device__ void put_tile(const moe_plan &plan, int32_t matrix, int32_t first, int32_t n,
                                 int32_t i, const plan_counts &at)
 {
-    int32_t here = min((int32_t)MOE_TILE_ROWS, n - i * MOE_TILE_ROWS);
-    int c = tile_class(here);
-    plan.tiles[at.v[1 + c] + (c == 0 ? i : 0)] = moe_tile{matrix, first + i * MOE_TILE_ROWS, here};
+    int32_t begin = i * MOE_TILE_ROWS, end = min(begin + (int32_t)MOE_TILE_ROWS, n);
+    bool last = end == n, even = ends_even(n);
+    if (even && last) begin -= MOE_TILE_ROWS - MOE_EVEN_ROWS;
+    if (even && !last && end + MOE_TILE_ROWS > n) end = begin + MOE_EVEN_ROWS;
+    int c = tile_class(end - begin);
+    int32_t before = c == 0 ? i : even && last && c == tile_class(MOE_EVEN_ROWS);
+    plan.tiles[at.v[1 + c] + before] = moe_tile{matrix, first + begin, end - begin};
 }
 
 /* One block, a thread an expert. */
 static __global__ void __launch_bounds__(1024)
     plan_scan_kernel(moe_plan plan, int32_t n_blocks, int32_t n_tokens)
 {
+    wait_for_stream();
+    enum { BATCH = 16 }; /* loads under way */
     int32_t e = threadIdx.x, n = 0;
-    if (e < plan.n_experts) {
-        int32_t *counts = plan.counts + e;
-#pragma unroll 8
-        for (int32_t b = 0; b < n_blocks; b++) {
-            int32_t c = counts[(int64_t)b * plan.n_experts];
-            counts[(int64_t)b * plan.n_experts] = n;
-            n += c;
+    for (int32_t b = 0; b < n_blocks && e < plan.n_experts; b += BATCH) {
+        int32_t *counts = plan.counts + (int64_t)b * plan.n_experts + e, here[BATCH];
+        int32_t n_here = min((int)BATCH, n_blocks - b);
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) here[i] = i < n_here ? counts[i * plan.n_experts] : 0;
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            if (i < n_here) counts[i * plan.n_experts] = n;
+            n += here[i];
         }
     }
     int32_t n_shared = plan.has_shared ? n_tokens : 0;
@@ -421,11 +249,13 @@ static __global__ void __launch_bounds__(1024)
         put_tile(plan, plan.n_experts, total.v[0], n_shared, i, total);
     if (e == 0) plan.offsets[plan.n_experts] = total.v[0];
     if (e <= MOE_CLASSES) plan.class_ends[e] = ends[e];
+    if (e < MOE_CLASSES) plan.taken[e] = 0;
 }
 
 static __global__ void plan_place_kernel(moe_plan plan, const int32_t *experts, int32_t n_slots,
                                          int32_t n_tokens)
 {
+    wait_for_stream();
     __shared__ int32_t block_experts[MOE_PLAN_SLOTS];
     int32_t i = blockIdx.x * MOE_PLAN_SLOTS + threadIdx.x;
     int32_t e = i < n_slots ? experts[i] : -1;
@@ -446,10 +276,13 @@ cudaError_t prefill_moe_plan(const moe_plan *plan, const int32_t *experts, int32
                              cudaStream_t stream)
 {
     int32_t n_slots = n_tokens * plan->k, n_blocks = plan_blocks(n_tokens, plan->k);
-    plan_count_kernel<<<n_blocks, MOE_PLAN_SLOTS, 0, stream>>>(*plan, experts, n_slots);
-    plan_scan_kernel<<<1, 1024, 0, stream>>>(*plan, n_blocks, n_tokens);
-    plan_place_kernel<<<n_blocks, MOE_PLAN_SLOTS, 0, stream>>>(*plan, experts, n_slots, n_tokens);
-    return cudaGetLastError();
+    cudaError_t e = launch(plan_count_kernel, (unsigned)n_blocks, MOE_PLAN_SLOTS, 0, stream, *plan,
+                           experts, n_slots);
+    if (!e) e = launch(plan_scan_kernel, 1, 1024, 0, stream, *plan, n_blocks, n_tokens);
+    if (!e)
+        e = launch(plan_place_kernel, (unsigned)n_blocks, MOE_PLAN_SLOTS, 0, stream, *plan, experts,
+                   n_slots, n_tokens);
+    return e;
 }
 
 /* ---- the sum over a token's experts, and the norms ---- */
@@ -460,7 +293,7 @@ typedef struct norm_output {
     const float *factor; /* NULL: no norm */
     float eps;
     __half *split;
-    float *u32;
+    float *u32, *group_sums;
     int32_t *bad_layer;
     int32_t layer;
 } norm_output;
@@ -481,6 +314,9 @@ static __device__ void norm_row(const norm_output &out, const float4 (&v)[NORM_V
     for (int i = 0; i < NORM_THREADS / 32; i++) sum += sums[i];
     float mean = sum / (float)hidden, r = 1.0f / sqrtf(mean + out.eps);
     int32_t t = blockIdx.x;
+    int32_t groups = hidden / SPLIT_GROUP, pitch = (int32_t)group_sums_pitch(hidden);
+    if (out.group_sums && (int32_t)threadIdx.x < pitch - groups) /* read, and not used */
+        out.group_sums[(int64_t)t * pitch + groups + threadIdx.x] = 0;
     if (threadIdx.x == 0 && out.bad_layer && !isfinite(mean))
         out.bad_layer[t] = min(out.bad_layer[t], out.layer);
 #pragma unroll
@@ -492,12 +328,19 @@ static __device__ void norm_row(const norm_output &out, const float4 (&v)[NORM_V
         u.z = v[i].z * r * f.z, u.w = v[i].w * r * f.w;
         if (out.u32) *(float4 *)(out.u32 + (int64_t)t * hidden + c) = u;
         if (out.split) store_split4(out.split + t * split_halves(hidden), c, u);
+        if (!out.group_sums) continue;
+        /* 16 lanes have a group, and those of the other half may be done. */
+        float group = (u.x + u.y) + (u.z + u.w);
+        for (int j = 8; j > 0; j >>= 1)
+            group += __shfl_xor_sync(0xffffu << (threadIdx.x & 16), group, j);
+        if (threadIdx.x % 16 == 0) out.group_sums[(int64_t)t * pitch + c / SPLIT_GROUP] = group;
     }
 }
 
 static __global__ void __launch_bounds__(NORM_THREADS)
     rmsnorm_kernel(const float *x, int32_t hidden, norm_output out)
 {
+    wait_for_stream();
     float4 v[NORM_VECTORS];
 #pragma unroll
     for (int i = 0; i < NORM_VECTORS; i++) {
@@ -508,12 +351,11 @@ static __global__ void __launch_bounds__(NORM_THREADS)
 }
 
 cudaError_t prefill_rmsnorm(const float *x, const float *factor, int32_t n_tokens, int32_t hidden,
-                            float eps, __half *split, float *u32, int32_t *bad_layer, int32_t layer,
-                            cudaStream_t stream)
+                            float eps, __half *split, float *group_sums, int32_t *bad_layer,
+                            int32_t layer, cudaStream_t stream)
 {
-    norm_output out = {factor, eps, split, u32, bad_layer, layer};
-    rmsnorm_kernel<<<(unsigned)n_tokens, NORM_THREADS, 0, stream>>>(x, hidden, out);
-    return cudaGetLastError();
+    norm_output out = {factor, eps, split, NULL, group_sums, bad_layer, layer};
+    return launch(rmsnorm_kernel, (unsigned)n_tokens, NORM_THREADS, 0, stream, x, hidden, out);
 }
 
 static __device__ __forceinline__ void add_scaled(float4 &v, float scale, const float *y)
@@ -528,6 +370,7 @@ static __global__ void __launch_bounds__(NORM_THREADS)
                    const float *shared_scale, const float *y, const float *shared, float *x,
                    norm_output out)
 {
+    wait_for_stream();
     int64_t t = blockIdx.x;
     const float *shared_row =
         plan.has_shared ? y + ((int64_t)n_tokens * plan.k + t) * hidden : shared + t * hidden;
@@ -554,8 +397,7 @@ cudaError_t prefill_moe_combine(const moe_plan *plan, int32_t n_tokens, int32_t 
                                 __half *split, float *u32, int32_t *bad_layer, int32_t layer,
                                 cudaStream_t stream)
 {
-    norm_output out = {factor, eps, split, u32, bad_layer, layer};
-    combine_kernel<<<(unsigned)n_tokens, NORM_THREADS, 0, stream>>>(
-        *plan, n_tokens, hidden, weights, shared_scale, y, shared, x, out);
-    return cudaGetLastError();
+    norm_output out = {factor, eps, split, u32, NULL, bad_layer, layer};
+    return launch(combine_kernel, (unsigned)n_tokens, NORM_THREADS, 0, stream, *plan, n_tokens,
+                  hidden, weights, shared_scale, y, shared, x, out);
 }

@@ -64,6 +64,9 @@ __device__ __forceinline__ uint64_t wgmma_descriptor_blocks(uint32_t address, ui
 #define PLACES32 \
     PLACES16 \
     ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define PLACES36 \
+    PLACES32 \
+    ", %32, %33, %34, %35"
 #define PLACES48 \
     PLACES32 \
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
@@ -104,6 +107,7 @@ __device__ __forceinline__ uint64_t wgmma_descriptor_blocks(uint32_t address, ui
 WGMMA_REGISTERS(16, 8, PLACES8, "{%8, %9, %10, %11}, %12, p, 1, 1, %13", D8(0))
 WGMMA_REGISTERS(32, 16, PLACES16, "{%16, %17, %18, %19}, %20, p, 1, 1, %21", D16(0))
 WGMMA_REGISTERS(64, 32, PLACES32, "{%32, %33, %34, %35}, %36, p, 1, 1, %37", D32(0))
+WGMMA_REGISTERS(72, 36, PLACES36, "{%36, %37, %38, %39}, %40, p, 1, 1, %41", D32(0), D4(32))
 WGMMA_REGISTERS(96, 48, PLACES48, "{%48, %49, %50, %51}, %52, p, 1, 1, %53", D32(0), D16(32))
 WGMMA_REGISTERS(128, 64, PLACES64, "{%64, %65, %66, %67}, %68, p, 1, 1, %69", D64(0))
 WGMMA_REGISTERS(256, 128, PLACES128, "{%128, %129, %130, %131}, %132, p, 1, 1, %133", D64(0),
@@ -116,6 +120,7 @@ WGMMA_SHARED(128, 64, PLACES64, "%64, %65, p, 1, 1, 0, %66", D64(0))
 #undef PLACES8
 #undef PLACES16
 #undef PLACES32
+#undef PLACES36
 #undef PLACES48
 #undef PLACES64
 #undef PLACES128

@@ -93,7 +93,7 @@ typedef bool backend_get_fn(void *user, void *bytes, size_t n);
 
 typedef struct backend_ops {
     const char *name;
-    bool reads_weights; /* where they are, for every token: they should be in memory */
+    bool reads_weights;    /* where they are, for every token: they should be in memory */
     int32_t prefill_chunk; /* where nobody asks for one; 0: the engine's default */
 
     /* The memory `open` would take. */

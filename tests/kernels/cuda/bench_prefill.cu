@@ -130,6 +130,7 @@ void bench_prefill(const prefill_device *device, bool whole)
     float *projected = floats((size_t)MAX_TOKENS * GDN_ROWS, 1),
           *x = floats((size_t)MAX_TOKENS * HIDDEN, 1);
     float *u32 = floats((size_t)MAX_TOKENS * HIDDEN, 1), *y = floats(rows * HIDDEN, 1);
+    float *group_sums = floats((size_t)MAX_TOKENS * group_sums_pitch(HIDDEN), 1);
     float *factor = floats(HIDDEN, 1), *logits = floats((size_t)MAX_TOKENS * (EXPERTS + 1), 1);
     float *chosen = floats((size_t)MAX_TOKENS * SLOTS, 1), *shared = floats(MAX_TOKENS, 1);
     float *f = floats((size_t)MAX_TOKENS * CHANNELS, 0.1f),
@@ -182,21 +183,22 @@ void bench_prefill(const prefill_device *device, bool whole)
               ATTENTION_ROWS, 10);
         dense("output 2048 x 4096, added", out, PREFILL_ADD_F32, x, HIDDEN, 40);
         CU(cudaMemset(x, 0, sizeof(float) * MAX_TOKENS * HIDDEN));
-        line("norm", 40,
-             time_of(
-                 [&](int) {
-                     CU(prefill_rmsnorm(x, factor, n, HIDDEN, 1e-6f, split, u32, NULL, 0, 0));
-                 },
-                 16),
-             4 * t * HIDDEN, 12 * t * HIDDEN);
         line(
-            "router", 40,
+            "norm", 40,
             time_of(
                 [&](int) {
-                    CU(prefill_router_logits(u32, codes, pairs, n, EXPERTS + 1, HIDDEN, logits, 0));
+                    CU(prefill_rmsnorm(x, factor, n, HIDDEN, 1e-6f, split, group_sums, NULL, 0, 0));
                 },
                 16),
-            2 * t * (EXPERTS + 1) * HIDDEN, 4 * t * HIDDEN);
+            4 * t * HIDDEN, 8 * t * HIDDEN);
+        line("router", 40,
+             time_of(
+                 [&](int) {
+                     CU(prefill_router_logits(split, group_sums, codes, pairs, n, EXPERTS + 1,
+                                              HIDDEN, logits, 0));
+                 },
+                 16),
+             2 * t * (EXPERTS + 1) * HIDDEN, 4 * t * HIDDEN);
         fill_floats<<<1024, 256>>>(logits, (size_t)MAX_TOKENS * (EXPERTS + 1), 3);
         line("choice", 40,
              time_of(

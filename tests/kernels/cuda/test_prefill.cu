@@ -412,9 +412,12 @@ static void check_plan_order(int32_t n, int32_t n_experts, int32_t k)
     int32_t at = 0, bad = ends[0] != 0 || ends[MOE_CLASSES] > plan.max_tiles;
     std::vector<moe_tile> want[MOE_CLASSES];
     auto cut = [&](int32_t matrix, int32_t first, int32_t end) {
-        for (; first < end; first += MOE_TILE_ROWS) {
-            int32_t rows = std::min((int32_t)MOE_TILE_ROWS, end - first);
-            want[rows > 64 ? 0 : rows > 32 ? 1 : 2].push_back(moe_tile{matrix, first, rows});
+        for (int32_t rows; first < end; first += rows) {
+            rows = std::min((int32_t)MOE_TILE_ROWS, end - first);
+            if (end - first > 128 && end - first <= 144) rows = 72;
+            int tile_class = 0;
+            for (int32_t most : {96, 72, 64, 32, 16}) tile_class += rows <= most;
+            want[tile_class].push_back(moe_tile{matrix, first, rows});
         }
     };
     for (int32_t e = 0; e < n_experts; e++) {
@@ -446,11 +449,17 @@ static void check_router(int32_t n, int32_t n_outputs, int32_t hidden)
         float s = (float)(0.001 * (1 + uniform() / 2));
         p = (uint32_t)to_bf16(s) | (uint32_t)to_bf16(-128 * s) << 16;
     }
-    std::vector<float> u = random_floats((size_t)n * hidden, 1);
-    device_array<float> du(u), logits((size_t)n * n_outputs);
+    std::vector<__half> u = random_split((size_t)n * hidden, 1);
+    size_t pitch = (size_t)group_sums_pitch(hidden);
+    std::vector<float> sums(n * pitch);
+    for (size_t i = 0; i < (size_t)n * hidden; i++)
+        sums[i / hidden * pitch + i % hidden / 64] += (float)split_value(u.data(), i);
+    device_array<__half> du(u);
+    device_array<float> d_sums(sums), logits((size_t)n * n_outputs);
     device_array<uint8_t> dc(codes);
     device_array<uint32_t> dp(pairs);
-    CU(prefill_router_logits(du.data, dc.data, dp.data, n, n_outputs, hidden, logits.data, 0));
+    CU(prefill_router_logits(du.data, d_sums.data, dc.data, dp.data, n, n_outputs, hidden,
+                             logits.data, 0));
     std::vector<float> got = logits.get();
     difference e;
     for (int32_t t = 0; t < n; t++)
@@ -460,11 +469,20 @@ static void check_router(int32_t n, int32_t n_outputs, int32_t hidden)
                 size_t i = (size_t)r * hidden + c;
                 v += ((double)from_bf16((uint16_t)pairs[i / 64]) * codes[i] +
                       (double)from_bf16((uint16_t)(pairs[i / 64] >> 16))) *
-                     (double)u[(size_t)t * hidden + c];
+                     split_value(u.data(), (size_t)t * hidden + c);
             }
             e.add((double)got[(size_t)t * n_outputs + r], v);
         }
     report_difference("router logits", e, 1e-6);
+    int32_t last = std::min(n, 40);
+    device_array<float> part((size_t)last * n_outputs);
+    CU(prefill_router_logits(du.data + (n - last) * split_halves(hidden),
+                             d_sums.data + (n - last) * pitch, dc.data, dp.data, last, n_outputs,
+                             hidden, part.data, 0));
+    std::vector<float> again = part.get();
+    int bad = memcmp(again.data(), &got[(size_t)(n - last) * n_outputs],
+                     again.size() * sizeof(float)) != 0;
+    report("  same bits for any number of rows", bad == 0, bad, 0);
 }
 
 static void check_top_k_extremes()
@@ -496,31 +514,36 @@ static void check_norm(int32_t n, int32_t hidden)
     for (int32_t c = 0; c < hidden; c++) x[c] *= 1e-12f, x[hidden + c] *= 1e15f;
     x[2 * hidden + 5] = NAN;
     x[3 * hidden + hidden - 1] = INFINITY;
-    device_array<float> dx(x), df(f), u32((size_t)n * hidden);
+    size_t pitch = (size_t)group_sums_pitch(hidden);
+    device_array<float> dx(x), df(f), sums(n * pitch);
     device_array<__half> split((size_t)n * split_halves(hidden));
     std::vector<int32_t> bad_layers((size_t)n, 1000);
     bad_layers[3] = 2;
     device_array<int32_t> bad(bad_layers);
-    CU(prefill_rmsnorm(dx.data, df.data, n, hidden, 1e-6f, split.data, u32.data, bad.data, 5, 0));
-    std::vector<float> got = u32.get();
+    CU(prefill_rmsnorm(dx.data, df.data, n, hidden, 1e-6f, split.data, sums.data, bad.data, 5, 0));
+    std::vector<float> got_sums = sums.get();
     std::vector<__half> got_split = split.get();
     std::vector<int32_t> got_bad = bad.get();
-    difference e, e_split;
+    difference e_sums, e_split;
     int wrong = got_bad[2] != 5 || got_bad[3] != 2;
     for (int32_t t = 0; t < n; t++) {
         if (t == 2 || t == 3) continue;
         wrong += got_bad[t] != 1000;
         double sum = 0;
         for (int32_t c = 0; c < hidden; c++) sum += pow((double)x[(size_t)t * hidden + c], 2);
+        double group = 0;
         for (int32_t c = 0; c < hidden; c++) {
             size_t i = (size_t)t * hidden + c;
             double want = (double)x[i] / sqrt(sum / hidden + 1e-6) * (double)f[c];
-            e.add((double)got[i], want);
             e_split.add(split_value(got_split.data(), i), want);
+            group += want;
+            if (c % 64 < 63) continue;
+            e_sums.add((double)got_sums[t * pitch + c / 64], group);
+            group = 0;
         }
     }
-    report_difference("rmsnorm f32", e, 1e-6);
     report_difference("rmsnorm split", e_split, 1e-6);
+    report_difference("  sums of groups", e_sums, 1e-6);
     report("rows that are not finite are named", wrong == 0, wrong, 0);
 }
 
@@ -801,6 +824,7 @@ static void check_linear(const prefill_device *device)
     check_row_counts(device);
     check_moe(device, 5, 128, 64, 16, 4, false);
     check_moe(device, 600, 256, 128, 16, 4, true);
+    check_moe(device, 141, 256, 128, 16, 4, true);
     check_moe(device, 150, 2048, 512, 32, 8, false);
 }
 
@@ -811,9 +835,12 @@ static void check_rest()
     check_plan_order(700, 256, 8);
     check_plan_order(300, 16, 4);
     check_plan_order(500, 1024, 3);
+    check_plan_order(141, 2, 2); /* two tiles of 72 rows and less */
+    check_plan_order(264, 2, 2);
     check_router(70, 257, 2048);
     check_router(3, 17, 128);
     check_router(33, 1025, 448);
+    check_router(900, 257, 512); /* by larger blocks */
     check_top_k_extremes();
     check_norm(9, 2048);
     check_norm(5, 128);
