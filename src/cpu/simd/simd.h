@@ -71,11 +71,18 @@ ALWAYS_INLINE vf vf_fma(vf a, vf b, vf c)
 {
     return _mm512_fmadd_ps(a, b, c);
 }
-/* 2^n for integral n in [-126, 127] held as floats. */
-ALWAYS_INLINE vf vf_exp2_integer(vf n)
+/* x 2^n for integral n held as floats. */
+ALWAYS_INLINE vf vf_scale_exp2(vf x, vf n)
 {
-    vi e = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(e, 23));
+    return _mm512_scalef_ps(x, n);
+}
+/* 1 / x for x >= 1: two steps of Newton from 14 bits, which round as the division does, but for
+ * the largest of each binade, the last bit of which may differ. They take a third of its time. */
+ALWAYS_INLINE vf vf_reciprocal(vf x)
+{
+    vf one = _mm512_set1_ps(1), r = _mm512_rcp14_ps(x);
+    r = _mm512_fmadd_ps(r, _mm512_fnmadd_ps(x, r, one), r);
+    return _mm512_fmadd_ps(r, _mm512_fnmadd_ps(x, r, one), r);
 }
 ALWAYS_INLINE vf vf_round(vf x)
 {
@@ -368,6 +375,19 @@ ALWAYS_INLINE vf vf_zero(void)
     return vf_set1(0);
 }
 
+#if !defined(__AVX512F__)
+/* x 2^n for integral n held as floats. 2^128 would not fit: in two steps. */
+ALWAYS_INLINE vf vf_scale_exp2(vf x, vf n)
+{
+    vf half = vf_round(vf_mul(n, vf_set1(0.5f)));
+    return vf_mul(vf_mul(x, vf_exp2_integer(half)), vf_exp2_integer(vf_sub(n, half)));
+}
+ALWAYS_INLINE vf vf_reciprocal(vf x)
+{
+    return vf_div(vf_set1(1.0f), x);
+}
+#endif
+
 /* e^x: relative error below 2e-7 for |x| <= 87; 0 is replaced by the smallest normal number below
  * -87.3, and the result saturates near the largest float above 88.7. The argument is reduced to
  * r = x - n ln 2, |r| <= ln(2)/2, and e^r taken from its Taylor polynomial of degree 7 (error
@@ -376,8 +396,6 @@ ALWAYS_INLINE vf vf_exp(vf x)
 {
     x = vf_min(vf_set1(88.7f), vf_max(vf_set1(-87.3f), x));
     vf n = vf_round(vf_mul(x, vf_set1(1.44269504f)));
-    /* 2^128 would not fit: the factor for n = 128 is applied in two steps. */
-    vf half = vf_round(vf_mul(n, vf_set1(0.5f)));
     vf r = vf_fma(n, vf_set1(-0.693359375f), x);
     r = vf_fma(n, vf_set1(2.12194440e-4f), r);
     vf p = vf_set1(1.0f / 5040);
@@ -388,14 +406,13 @@ ALWAYS_INLINE vf vf_exp(vf x)
     p = vf_fma(p, r, vf_set1(0.5f));
     p = vf_fma(p, r, vf_set1(1.0f));
     p = vf_fma(p, r, vf_set1(1.0f));
-    return vf_mul(vf_mul(p, vf_exp2_integer(half)), vf_exp2_integer(vf_sub(n, half)));
+    return vf_scale_exp2(p, n);
 }
 
 /* 1 / (1 + e^-x) */
 ALWAYS_INLINE vf vf_sigmoid(vf x)
 {
-    vf one = vf_set1(1.0f);
-    return vf_div(one, vf_add(one, vf_exp(vf_sub(vf_zero(), x))));
+    return vf_reciprocal(vf_add(vf_set1(1.0f), vf_exp(vf_sub(vf_zero(), x))));
 }
 
 #endif
