@@ -79,6 +79,11 @@ void add_scaled_c(float *y, const float *x, float scale, int32_t n)
     for (int32_t i = 0; i < n; i++) y[i] += scale * x[i];
 }
 
+void add_rows_c(float *y, const float *const *rows, const float *scales, int32_t n_rows, int32_t n)
+{
+    for (int32_t r = 0; r < n_rows; r++) add_scaled_c(y, rows[r], scales[r], n);
+}
+
 /* Whether logit i comes before logit j: larger, or equal and lower; a NaN comes last. */
 static bool ranks_before(const float *logits, int32_t i, int32_t j)
 {

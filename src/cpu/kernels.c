@@ -29,6 +29,7 @@ static void use_c(cpu_kernels *k)
         .swiglu = swiglu_c,
         .sigmoid_gate = sigmoid_gate_c,
         .add_scaled = add_scaled_c,
+        .add_rows = add_rows_c,
         .router_top_k = router_top_k_c,
         .f32_to_f16 = f32_to_f16_c,
         .gdn_products = gdn_products_c,
@@ -63,6 +64,7 @@ static void use_c(cpu_kernels *k)
         (k)->swiglu = swiglu_##isa_name;                                                           \
         (k)->sigmoid_gate = sigmoid_gate_##isa_name;                                               \
         (k)->add_scaled = add_scaled_##isa_name;                                                   \
+        (k)->add_rows = add_rows_##isa_name;                                                       \
         (k)->f32_to_f16 = f32_to_f16_##isa_name;                                                   \
         (k)->gdn_products = gdn_products_##isa_name;                                               \
         (k)->gdn_scan = gdn_scan_##isa_name;                                                       \

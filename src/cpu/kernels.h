@@ -176,6 +176,11 @@ typedef void sigmoid_gate_fn(float *x, const float *gate, int32_t n);
 /* y[i] += scale * x[i]. No alignment, any n. */
 typedef void add_scaled_fn(float *y, const float *x, float scale, int32_t n);
 
+/* add_scaled of each of n_rows rows in their order, the same bits: y goes through registers once,
+ * and the rows come from memory side by side. */
+typedef void add_rows_fn(float *y, const float *const *rows, const float *scales, int32_t n_rows,
+                         int32_t n);
+
 /* The k largest of logits[n], largest first, ties to the lower index, and their softmax among
  * themselves (MODEL.md 3.8 step 2). If any of the n logits is not finite the indices are still
  * valid and distinct, and the weights NaN. */
@@ -361,6 +366,7 @@ typedef struct cpu_kernels {
     swiglu_fn *swiglu;
     sigmoid_gate_fn *sigmoid_gate;
     add_scaled_fn *add_scaled;
+    add_rows_fn *add_rows;
     router_top_k_fn *router_top_k;
     f32_to_f16_fn *f32_to_f16;
     gdn_products_fn *gdn_products;
@@ -433,6 +439,7 @@ static inline size_t packed_bytes_f32(const cpu_kernels *k, int32_t n, int32_t c
     swiglu_fn swiglu_##isa;                                                                        \
     sigmoid_gate_fn sigmoid_gate_##isa;                                                            \
     add_scaled_fn add_scaled_##isa;                                                                \
+    add_rows_fn add_rows_##isa;                                                                    \
     router_top_k_fn router_top_k_##isa;                                                            \
     f32_to_f16_fn f32_to_f16_##isa;                                                                \
     gdn_products_fn gdn_products_##isa;                                                            \

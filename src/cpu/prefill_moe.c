@@ -180,8 +180,13 @@ void chunk_add_experts(const chunk *t, int64_t i)
     const prefill_scratch *p = t->p;
     const cpu_kernels *k = &t->b->k;
     int32_t hidden = t->b->config.hidden_size, slots = t->b->config.n_experts_per_token;
-    float *x = p->x + i * hidden;
-    for (int64_t s = i * slots; s < (i + 1) * slots; s++)
-        k->add_scaled(x, p->down + (int64_t)p->position[s] * hidden, p->weights[s], hidden);
-    k->add_scaled(x, p->down + ((int64_t)t->n * slots + i) * hidden, p->shared_scale[i], hidden);
+    const float *rows[MAX_EXPERTS_PER_TOKEN + 1];
+    float scales[MAX_EXPERTS_PER_TOKEN + 1];
+    for (int32_t s = 0; s < slots; s++) {
+        rows[s] = p->down + (int64_t)p->position[i * slots + s] * hidden;
+        scales[s] = p->weights[i * slots + s];
+    }
+    rows[slots] = p->down + ((int64_t)t->n * slots + i) * hidden;
+    scales[slots] = p->shared_scale[i];
+    k->add_rows(p->x + i * hidden, rows, scales, slots + 1, hidden);
 }

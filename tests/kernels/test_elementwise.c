@@ -272,6 +272,30 @@ static void test_add_scaled(void **state)
         }
 }
 
+static void test_add_rows(void **state)
+{
+    (void)state;
+    enum { ROWS = 9, MOST = 200 };
+    static const float scales[ROWS] = {0.3f, 0.2f, -1.5f, 0, 7, 0.01f, 1, 1e-9f, 0.7f};
+    FOR_EACH_VARIANT (v, add_rows)
+        for (int32_t n = 0; n <= MOST; n += 8) {
+            float *y = guarded_floats(MOST), *expected = guarded_floats(MOST);
+            const float *rows[ROWS];
+            fill(y, MOST, FILL_NORMAL, 2);
+            memcpy(expected, y, MOST * sizeof *y);
+            for (int r = 0; r < ROWS; r++) {
+                float *row = guarded_floats(MOST);
+                fill(row, MOST, FILL_NORMAL, (uint64_t)(3 + r));
+                if (r == 4 && n > 70) row[70] = NAN;
+                rows[r] = row;
+                variants[v].add_scaled(expected, row, scales[r], n);
+            }
+            variants[v].add_rows(y, rows, scales, ROWS, n);
+            assert_memory_equal(y, expected, MOST * sizeof *y);
+            guarded_check();
+        }
+}
+
 static void test_router_top_k(void **state)
 {
     (void)state;
@@ -404,11 +428,17 @@ static void benches(void)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_rmsnorm),      cmocka_unit_test(test_head_norms),
-    cmocka_unit_test(test_conv_silu),    cmocka_unit_test(test_gdn_gates),
-    cmocka_unit_test(test_rope),         cmocka_unit_test(test_not_finite),
-    cmocka_unit_test(test_activations),  cmocka_unit_test(test_add_scaled),
-    cmocka_unit_test(test_router_top_k), cmocka_unit_test(test_router_not_finite),
+    cmocka_unit_test(test_rmsnorm),
+    cmocka_unit_test(test_head_norms),
+    cmocka_unit_test(test_conv_silu),
+    cmocka_unit_test(test_gdn_gates),
+    cmocka_unit_test(test_rope),
+    cmocka_unit_test(test_not_finite),
+    cmocka_unit_test(test_activations),
+    cmocka_unit_test(test_add_scaled),
+    cmocka_unit_test(test_add_rows),
+    cmocka_unit_test(test_router_top_k),
+    cmocka_unit_test(test_router_not_finite),
     cmocka_unit_test(test_f32_to_f16),
 };
 KERNEL_TEST_MAIN(tests, benches)

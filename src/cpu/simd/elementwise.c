@@ -106,6 +106,25 @@ void KERNEL(add_scaled)(float *y, const float *x, float scale, int32_t n)
     for (; i < n; i++) y[i] = fmaf(scale, x[i], y[i]);
 }
 
+void KERNEL(add_rows)(float *y, const float *const *rows, const float *scales, int32_t n_rows,
+                      int32_t n)
+{
+    enum { WIDE = 4 }; /* vectors: sums that do not wait for each other */
+    int32_t i = 0;
+    for (; i + WIDE * VL <= n; i += WIDE * VL) {
+        vf sum[WIDE];
+        UNROLL for (int j = 0; j < WIDE; j++) sum[j] = vf_load(y + i + j * VL);
+        for (int32_t r = 0; r < n_rows; r++) {
+            vf scale = vf_set1(scales[r]);
+            UNROLL for (int j = 0; j < WIDE; j++) sum[j] =
+                vf_fma(scale, vf_load(rows[r] + i + j * VL), sum[j]);
+        }
+        UNROLL for (int j = 0; j < WIDE; j++) vf_store(y + i + j * VL, sum[j]);
+    }
+    for (int32_t r = 0; i < n && r < n_rows; r++)
+        KERNEL(add_scaled)(y + i, rows[r] + i, scales[r], n - i);
+}
+
 /* Clamped to half's range; times 1, or NaN where x is not finite. */
 ALWAYS_INLINE vf clamp_to_f16(vf x)
 {
