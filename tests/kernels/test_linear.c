@@ -355,6 +355,16 @@ static void test_gemm_pieces(void **state)
     }
 }
 
+/* All numbers of inputs that are multiplied while weights are dequantised have the bits of one. */
+static void test_gemm_few(void **state)
+{
+    (void)state;
+    static const int32_t some_n[] = {16, 20, 32, 33, 48, 64, 77, 96, 113, 128};
+    static const int32_t cols[] = {512, 128, 192, 576, 2048, 64, 320};
+    FOR_EACH_VARIANT (v, gemm)
+        for (int i = 0; i < 10; i++) check_many(&variants[v], 131 - i, cols[i % 7], some_n[i]);
+}
+
 /* The pair for router logits, as a table in which it is prefill's. */
 static cpu_kernels with_f32_products(const cpu_kernels *k)
 {
@@ -500,10 +510,10 @@ static void test_gemm_gated(void **state)
 {
     (void)state;
     static const int32_t some_rows[] = {64, 128, 192, 512};
-    static const int32_t some_n[] = {1, 16, 17, 33, 270};
+    static const int32_t some_n[] = {1, 16, 17, 33, 77, 128, 270};
     FOR_EACH_VARIANT (v, gemm_gated)
         for (int r = 0; variants[v].gemm_gated && r < 4; r++)
-            for (int i = 0; i < 5; i++)
+            for (int i = 0; i < 7; i++)
                 check_gated(&variants[v], some_rows[r], some_cols[(r + i) % N_COLS], some_n[i]);
 }
 
@@ -598,6 +608,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_gemm),
     cmocka_unit_test(test_gemm_many),
     cmocka_unit_test(test_gemm_pieces),
+    cmocka_unit_test(test_gemm_few),
     cmocka_unit_test(test_gemm_f32),
     cmocka_unit_test(test_gemm_bf16),
     cmocka_unit_test(test_gemm_not_finite),

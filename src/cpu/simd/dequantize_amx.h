@@ -23,8 +23,9 @@ enum {
     LINE = 64,
 };
 
-/* Weights of ROWS rows by COLS columns: [step][row tile][16][32]. */
-typedef uint16_t weight_block[STEPS][ROW_TILES][TILE][STEP];
+/* Weights of ROWS rows by 32 columns, and by COLS columns. */
+typedef uint16_t weight_step[ROW_TILES][TILE][STEP];
+typedef weight_step weight_block[STEPS];
 enum { STEP_STRIDE = ROW_TILES * TILE_ELEMENTS }; /* elements from one step to the next */
 
 /* f32 scales and biases of ROWS rows' next groups: one conversion for 16 where each pair of groups
@@ -109,7 +110,7 @@ ALWAYS_INLINE void load_last_group(const uint8_t *codes, float scale, float bias
  * further rows are zeros. The same columns of n_next rows behind the block are asked for. */
 static void dequantize_block(const matrix *w, int32_t row, int32_t n_rows, int32_t n_next,
                              int32_t col, int32_t n_cols, const group_values *values,
-                             weight_block out)
+                             weight_step *out)
 {
     const size_t ahead = (size_t)ROWS * (size_t)w->cols / 2;
     const int32_t in_values = col / QUANT_GROUP % VALUE_GROUPS;
@@ -134,6 +135,28 @@ static void dequantize_block(const matrix *w, int32_t row, int32_t n_rows, int32
         for (int32_t s = 0; s < n_cols / STEP; s++)
             memset(out[s][i / TILE][i % TILE], 0, STEP * sizeof(uint16_t));
     settle_memory();
+}
+
+/* The next row of a block of 128 columns that is dequantised beside products. */
+typedef struct row_cursor {
+    const uint8_t *codes;
+    const float *scales, *biases;
+    uint16_t *to;
+    size_t row_bytes, ahead; /* `ahead` bytes behind the row is what is asked for with it */
+} row_cursor;
+
+ALWAYS_INLINE void load_rows(row_cursor *c, int n)
+{
+    UNROLL for (int i = 0; i < n; i++)
+    {
+        _mm_prefetch((const char *)((uintptr_t)c->codes + c->ahead), _MM_HINT_T1);
+        load_pair(c->codes, c->scales, c->biases, c->to);
+        c->codes += c->row_bytes;
+        c->scales += VALUE_GROUPS;
+        c->biases += VALUE_GROUPS;
+        c->to += STEP;
+        settle_memory();
+    }
 }
 
 /* Asks for the scales and biases of n_rows rows from `row` on. */

@@ -7,9 +7,8 @@
  *
  * 32 rows by 256 columns are dequantised, 16 KB, and multiplied with all inputs before the next:
  * small enough to stay in L1 beside the inputs that stream through it, loaded as what will not be
- * needed again. What limits all of this is the way between L1 and L2, half a line a cycle, so
- * weights written to L2, or dequantised into a second buffer of that size, which L1 does not hold
- * as well, cost more than they save. Where there are 32 inputs or less, they do (gemm_few_amx.c).
+ * needed again. With MIDDLING_INPUTS or less dequantising takes too large a part to be done before
+ * the products and is done beside them, in smaller blocks (gemm_middling_amx.c, gemm_few_amx.c).
  * The codes of the 32 rows after these are asked for while these are dequantised, a line at a time:
  * left to the hardware, which stops at every page, they come at half the rate.
  *
@@ -27,14 +26,6 @@ enum {
 
 /* ---- products ---- */
 
-ALWAYS_INLINE void load_sums(pair_sums sums)
-{
-    _tile_loadd(0, sums[0][0], 64);
-    _tile_loadd(1, sums[0][1], 64);
-    _tile_loadd(2, sums[1][0], 64);
-    _tile_loadd(3, sums[1][1], 64);
-}
-
 /* sums of rows [row, row + ROWS), those before `end`, times n <= BLOCK_INPUTS inputs. */
 static void multiply_rows(const matrix *w, int32_t row, int32_t end, const uint16_t *packed,
                           int32_t n, pair_sums *sums)
@@ -48,20 +39,19 @@ static void multiply_rows(const matrix *w, int32_t row, int32_t end, const uint1
     prefetch_values(w, row + ROWS, n_next);
     for (int32_t col = 0; col < w->cols; col += COLS) {
         int32_t n_cols = w->cols - col < COLS ? w->cols - col : COLS;
-        bool first = col == 0, last = col + n_cols == w->cols;
         if (col % (VALUE_GROUPS * QUANT_GROUP) == 0) widen_groups(w, row, n_rows, col, &values);
         dequantize_block(w, row, n_rows, n_next, col, n_cols, &values, weights);
         const uint16_t *inputs = packed + (size_t)col * TILE;
         for (int32_t i = 0; i < n_pairs; i++, inputs += PAIR_TILES * tile_elements) {
-            if (first)
+            if (col == 0)
                 zero_sums();
-            else if (n_pairs > 1)
-                load_sums(sums[i]); /* a single pair's sums stay in place */
+            else
+                load_sums(sums[i]);
             if (n - i * PAIR_INPUTS > TILE)
                 multiply(weights, n_cols / STEP, inputs, 2, tile_elements);
             else
                 multiply(weights, n_cols / STEP, inputs, 1, tile_elements);
-            if (n_pairs > 1 || last) store_sums(sums[i]);
+            store_sums(sums[i]);
         }
     }
 }
@@ -79,6 +69,10 @@ void gemm_bf16_amx(const matrix *w, int32_t begin, int32_t end, const void *pack
         int32_t n_inputs = n - i < BLOCK_INPUTS ? n - i : BLOCK_INPUTS;
         if (n_inputs <= FEW_INPUTS) {
             gemm_few_amx(w, begin, end, x, n_inputs, y + i * y_stride, y_stride);
+            continue;
+        }
+        if (n_inputs <= MIDDLING_INPUTS) {
+            gemm_middling_amx(w, begin, end, x, n_inputs, y + i * y_stride, y_stride);
             continue;
         }
         for (int32_t row = begin; row < end; row += ROWS) {
@@ -104,6 +98,10 @@ void gemm_gated_bf16_amx(const matrix *gate, const matrix *up, const void *packe
         int32_t n_inputs = n - i < BLOCK_INPUTS ? n - i : BLOCK_INPUTS;
         if (n_inputs <= FEW_INPUTS) {
             gemm_gated_few_amx(gate, up, x, n_inputs, h);
+            continue;
+        }
+        if (n_inputs <= MIDDLING_INPUTS) {
+            gemm_gated_middling_amx(gate, up, x, n_inputs, h);
             continue;
         }
         for (int32_t row = 0; row < width; row += ROWS) {

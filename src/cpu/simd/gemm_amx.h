@@ -9,8 +9,10 @@ enum {
     PAIR_TILES = 2,                  /* tiles of inputs at a time */
     PAIR_INPUTS = PAIR_TILES * TILE, /* inputs at a time */
     FEW_INPUTS = PAIR_INPUTS,        /* so many or less in blocks of a pair of groups */
-    BLOCK_ELEMENTS = 1 << 19,        /* of inputs in L2 at a time, bf16: 1 MB */
-    PANEL_ELEMENTS = 1 << 19,        /* of dequantised weights in L2 at a time, bf16: 1 MB */
+    MIDDLING_INPUTS =
+        4 * PAIR_INPUTS,      /* more, but not more than so many, are gemm_middling_amx.c's */
+    BLOCK_ELEMENTS = 1 << 19, /* of inputs in L2 at a time, bf16: 1 MB */
+    PANEL_ELEMENTS = 1 << 19, /* of dequantised weights in L2 at a time, bf16: 1 MB */
 };
 
 /* As gemm_bf16_amx and gemm_gated_bf16_amx, for n <= FEW_INPUTS; tiles are configured. */
@@ -18,6 +20,12 @@ void gemm_few_amx(const matrix *w, int32_t begin, int32_t end, const uint16_t *p
                   float *y, int64_t y_stride);
 void gemm_gated_few_amx(const matrix *gate, const matrix *up, const uint16_t *packed, int32_t n,
                         uint16_t *out);
+
+/* The same for FEW_INPUTS < n <= MIDDLING_INPUTS. */
+void gemm_middling_amx(const matrix *w, int32_t begin, int32_t end, const uint16_t *packed,
+                       int32_t n, float *y, int64_t y_stride);
+void gemm_gated_middling_amx(const matrix *gate, const matrix *up, const uint16_t *packed,
+                             int32_t n, uint16_t *out);
 
 /* As gemm_bf16_amx, for more inputs than L2 holds; tiles are configured. Takes 1.1 MB of stack. */
 void gemm_panel_amx(const matrix *w, int32_t begin, int32_t end, const uint16_t *packed, int32_t n,
@@ -36,7 +44,7 @@ typedef sum_tile pair_sums[ROW_TILES][PAIR_TILES]; /* of a pair of input tiles *
 
 /* Tiles 0 to 3 += two row tiles x n_tiles (1 or 2, a constant) input tiles, which are
  * tile_elements apart. */
-ALWAYS_INLINE void multiply(weight_block weights, int32_t n_steps, const uint16_t *inputs,
+ALWAYS_INLINE void multiply(weight_step *weights, int32_t n_steps, const uint16_t *inputs,
                             int n_tiles, size_t tile_elements)
 {
     for (int32_t s = 0; s < n_steps; s++) {
@@ -59,6 +67,14 @@ ALWAYS_INLINE void zero_sums(void)
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
+}
+
+ALWAYS_INLINE void load_sums(pair_sums sums)
+{
+    _tile_loadd(0, sums[0][0], 64);
+    _tile_loadd(1, sums[0][1], 64);
+    _tile_loadd(2, sums[1][0], 64);
+    _tile_loadd(3, sums[1][1], 64);
 }
 
 ALWAYS_INLINE void store_sums(pair_sums sums)

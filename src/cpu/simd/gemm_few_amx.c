@@ -16,28 +16,6 @@ typedef struct row_range {
     int32_t row, end;
 } row_range;
 
-/* The next row of a block ahead that is dequantised beside products. */
-typedef struct row_cursor {
-    const uint8_t *codes;
-    const float *scales, *biases;
-    uint16_t *to;
-    size_t row_bytes, ahead;
-} row_cursor;
-
-ALWAYS_INLINE void load_rows(row_cursor *c, int n)
-{
-    UNROLL for (int i = 0; i < n; i++)
-    {
-        _mm_prefetch((const char *)c->codes + c->ahead, _MM_HINT_T1);
-        load_pair(c->codes, c->scales, c->biases, c->to);
-        c->codes += c->row_bytes;
-        c->scales += VALUE_GROUPS;
-        c->biases += VALUE_GROUPS;
-        c->to += STEP;
-        settle_memory();
-    }
-}
-
 /* The block ahead: the first ROWS of `rows` from column `col` on. True if the cursor is to
  * dequantise it, which needs all rows and columns; otherwise it is done. */
 static bool begin_block(pipeline *p, const row_range *rows, int32_t col, row_cursor *c)
@@ -68,7 +46,7 @@ static bool begin_block(pipeline *p, const row_range *rows, int32_t col, row_cur
 
 /* Tiles 0 to 3 += two row tiles x n_tiles (1 or 2, a constant) input tiles over a block of 128
  * columns, while the cursor's block is dequantised. */
-ALWAYS_INLINE void multiply_and_load(weight_block weights, const uint16_t *inputs, int n_tiles,
+ALWAYS_INLINE void multiply_and_load(weight_step *weights, const uint16_t *inputs, int n_tiles,
                                      size_t tile_elements, row_cursor from)
 {
     enum { PAIR_STEPS = PAIR / STEP, AT_ONCE = ROWS / PAIR_STEPS / 4 };
@@ -110,7 +88,7 @@ static void multiply_few(pipeline *p, const row_range *rows, const row_range *ne
             load_rows(&c, ROWS);
             beside = false;
         }
-        uint16_t(*weights)[ROW_TILES][TILE][STEP] = p->blocks[p->turn];
+        weight_step *weights = p->blocks[p->turn];
         if (beside && n > TILE)
             multiply_and_load(weights, inputs, 2, tile_elements, c);
         else if (beside)
