@@ -154,6 +154,7 @@ typedef struct prefill_scratch {
     float *normed;         // [n_threads][ROUTE_TILE][D] other norms' outputs
     unsigned char *packed; // [P][max(D, query_size)] packed
     float *out;            // [P][D] out_proj's output
+    unsigned char *gemm_scratch; // [n_threads][GEMM_SCRATCH_BYTES], NULL without gemm_many
     /* GDN and attention share memory. */
     float *projected; // [n_threads] some tokens of some heads, after the three rows before
     /* Of the tokens since the last multiple of GDN_CELL and the chunk's, R = GDN_CELL - 1 + P: */

@@ -115,6 +115,7 @@ static void use_amx(cpu_kernels *k)
     k->gather_rows = gather_rows_bf16_amx;
     k->gemm = gemm_bf16_amx;
     k->gemm_gated = gemm_gated_bf16_amx;
+    k->gemm_many = gemm_many_bf16_amx;
     k->gemm_pieces = gemm_pieces_bf16_amx;
     k->pack_tile_f32 = 16;
     k->pack_group_bytes_f32 = AMX_F32_GROUP_BYTES;

@@ -21,7 +21,8 @@
 #include <math.h>
 
 enum {
-    GEMM_PIECE = 256,          /* inputs of a piece of gemm_pieces: 1 MB of 2,048 columns in L2 */
+    GEMM_PIECE = 256, /* inputs of a piece of gemm_pieces: 1 MB of 2,048 columns in L2 */
+    GEMM_SCRATCH_BYTES = (1 << 20) + (32 << 10), /* of gemm_many and gemm_pieces */
     GEMV_MAX_INPUTS = 8,       /* input rows of one gemv call: BACKEND_MAX_SEQUENCES */
     ATTENTION_MAX_ROWS = 128,  /* query rows of one attention_block call */
     ATTENTION_TILE_ROWS = 512, /* of one attention_tile call, */
@@ -122,13 +123,18 @@ typedef void gemm_fn(const matrix *w, int32_t begin, int32_t end, const void *pa
 typedef void gemm_gated_fn(const matrix *gate, const matrix *up, const void *packed, int32_t n,
                            void *out);
 
-/* gemm of all rows of w, some inputs at a time: y, of GEMM_PIECE rows, is the same memory for each
- * piece, and `done` is called for inputs [first, first + n), in order, which are then in y[0 ...
- * n); it may change y. Pieces are GEMM_PIECE inputs or less, multiples of 32 but for the last. NULL
- * where gemm does it piece by piece: the same bits. */
+/* gemm of more inputs than a cache holds; `scratch`, GEMM_SCRATCH_BYTES on a line's boundary, is
+ * the calling thread's. NULL where gemm does it: the same bits. */
+typedef void gemm_many_fn(const matrix *w, int32_t begin, int32_t end, const void *packed,
+                          int32_t n, float *y, int64_t y_stride, void *scratch);
+
+/* gemm_many of all rows of w, some inputs at a time: y, of GEMM_PIECE rows, is the same memory for
+ * each piece, and `done` is called for inputs [first, first + n), in order, which are then in y[0
+ * ... n); it may change y. Pieces are GEMM_PIECE inputs or less, multiples of 32 but for the last.
+ * NULL where gemm does it piece by piece: the same bits. */
 typedef void gemm_done_fn(void *context, int32_t first, int32_t n);
 typedef void gemm_pieces_fn(const matrix *w, const void *packed, int32_t n, float *y,
-                            int64_t y_stride, gemm_done_fn *done, void *context);
+                            int64_t y_stride, void *scratch, gemm_done_fn *done, void *context);
 
 /* ---- norms and elementwise ---- */
 
@@ -352,6 +358,7 @@ typedef struct cpu_kernels {
     gather_rows_fn *gather_rows; /* the same bits as pack_input of the rows */
     gemm_fn *gemm;
     gemm_gated_fn *gemm_gated;   /* or NULL */
+    gemm_many_fn *gemm_many;     /* or NULL */
     gemm_pieces_fn *gemm_pieces; /* or NULL */
     /* The pair in f32, which router logits always take; the same two for GEMM_F32. */
     int32_t pack_tile_f32, pack_group_bytes_f32;
@@ -429,6 +436,7 @@ static inline size_t packed_bytes_f32(const cpu_kernels *k, int32_t n, int32_t c
     gather_rows_fn gather_rows_q4_##isa, gather_rows_bf16_##isa;                                   \
     gemm_fn gemm_##isa, gemm_bf16_##isa, gemm_q4_##isa;                                            \
     gemm_gated_fn gemm_gated_bf16_##isa;                                                           \
+    gemm_many_fn gemm_many_bf16_##isa;                                                             \
     gemm_pieces_fn gemm_pieces_bf16_##isa;                                                         \
     rmsnorm_fn rmsnorm_##isa;                                                                      \
     l2norm_fn l2norm_##isa;                                                                        \

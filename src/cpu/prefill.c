@@ -19,6 +19,9 @@ void prefill_scratch_take(backend *b)
     p->out = take_floats(m, rows, hidden);
     p->packed = take(m, 1, 1, packed_bytes(&b->k, b->options.prefill_chunk, widest));
     p->bad_norm = take(m, rows, 1, sizeof(int32_t));
+    p->gemm_scratch = NULL;
+    if (b->k.gemm_many)
+        p->gemm_scratch = take(m, (size_t)b->options.n_threads, 1, GEMM_SCRATCH_BYTES);
     chunk_moe_take(b, rows);
     /* The two mixers use the same memory. */
     size_t start = m->used;
@@ -92,15 +95,18 @@ void chunk_run_ending(backend *b, operation op, int64_t n, int64_t most, thread_
 static void project_part(void *context, int64_t begin, int64_t end, int thread)
 {
     chunk *t = context;
-    (void)thread;
+    const cpu_kernels *k = &t->b->k;
     int64_t first = 0;
     for (int32_t j = 0; j < t->n_jobs; j++) {
         const matrix_job *job = &t->jobs[j];
         int64_t from = begin > first ? begin - first : 0;
         int64_t to = end - first < job->m->rows ? end - first : job->m->rows;
-        if (from < to)
-            t->b->k.gemm(job->m, (int32_t)from, (int32_t)to, t->inputs, t->n_inputs, job->y,
-                         job->stride);
+        if (from < to && k->gemm_many)
+            k->gemm_many(job->m, (int32_t)from, (int32_t)to, t->inputs, t->n_inputs, job->y,
+                         job->stride, gemm_scratch(t->p, thread));
+        else if (from < to)
+            k->gemm(job->m, (int32_t)from, (int32_t)to, t->inputs, t->n_inputs, job->y,
+                    job->stride);
         first += job->m->rows;
     }
 }

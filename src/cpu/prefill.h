@@ -44,6 +44,12 @@ typedef struct chunk {
     int64_t experts_start;       /* profile_start of the layer's experts */
 } chunk;
 
+/* The thread's scratch of gemm_many and gemm_pieces. */
+static inline void *gemm_scratch(const prefill_scratch *p, int thread)
+{
+    return p->gemm_scratch ? p->gemm_scratch + (size_t)thread * GEMM_SCRATCH_BYTES : NULL;
+}
+
 /* One call of `op`: n items in pieces of at least `least`, a multiple of the grain the kernel
  * wants. */
 void chunk_run(backend *b, operation op, int64_t n, int64_t least, thread_pool_fn fn,

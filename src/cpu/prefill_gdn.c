@@ -83,13 +83,18 @@ typedef struct projection {
     int32_t first_token;
     float *window; // [3 + GEMM_PIECE][n_heads * 128]: rows of the piece behind three before it
     float *rows;   // window + 3 rows
+    void *scratch; /* the thread's, of gemm_pieces */
 } projection;
 
 static projection projection_of(chunk *t, int32_t first_head, int32_t n_heads, int thread)
 {
     float *window = t->p->projected + (size_t)thread * projected_floats(&t->b->config);
-    return (projection){t, first_head, n_heads,
-                        0, window,     window + (CONV_TAPS - 1) * n_heads * GDN_HEAD_DIM};
+    return (projection){.t = t,
+                        .first_head = first_head,
+                        .n_heads = n_heads,
+                        .window = window,
+                        .rows = window + (CONV_TAPS - 1) * n_heads * GDN_HEAD_DIM,
+                        .scratch = gemm_scratch(t->p, thread)};
 }
 
 /* Calls `done` with n tokens' rows of m's heads, piece by piece. */
@@ -99,7 +104,7 @@ static void project_pieces(projection *a, const matrix *m, int32_t n, gemm_done_
     const unsigned char *inputs = a->t->inputs + packed_bytes(k, a->first_token, m->cols);
     matrix rows = matrix_rows(m, a->first_head * GDN_HEAD_DIM, a->n_heads * GDN_HEAD_DIM);
     if (k->gemm_pieces) {
-        k->gemm_pieces(&rows, inputs, n, a->rows, rows.rows, done, a);
+        k->gemm_pieces(&rows, inputs, n, a->rows, rows.rows, a->scratch, done, a);
         return;
     }
     for (int32_t first = 0; first < n; first += GEMM_PIECE) {

@@ -283,6 +283,13 @@ static void check_many(const cpu_kernels *k, int32_t rows, int32_t cols, int32_t
     float *y = guarded_floats((size_t)n * STRIDE), *alone = guarded_floats((size_t)rows);
     k->pack_input(x, cols, NULL, n, cols, packed);
     k->gemm(&m, BEGIN, rows, packed, n, y, STRIDE);
+    if (k->gemm_many) {
+        float *many = guarded_floats((size_t)n * STRIDE);
+        void *scratch = guarded(GEMM_SCRATCH_BYTES);
+        memset(scratch, 0xff, GEMM_SCRATCH_BYTES); /* whatever was there */
+        k->gemm_many(&m, BEGIN, rows, packed, n, many, STRIDE, scratch);
+        assert_memory_equal(many, y, (size_t)n * STRIDE * sizeof(float));
+    }
     for (int32_t i = 0; i < n; i++) {
         const float *row = y + (size_t)i * STRIDE;
         for (int32_t r = 0; r < STRIDE; r++)
@@ -336,7 +343,7 @@ static void check_pieces(const cpu_kernels *k, int32_t rows, int32_t cols, int32
     fill(x, (size_t)n * (size_t)cols, FILL_NORMAL, 13);
     k->pack_input(x, cols, NULL, n, cols, packed);
     k->gemm(&m, 0, rows, packed, n, y, stride);
-    k->gemm_pieces(&m, packed, n, c.y, stride, copy_piece, &c);
+    k->gemm_pieces(&m, packed, n, c.y, stride, guarded(GEMM_SCRATCH_BYTES), copy_piece, &c);
     assert_int_equal(c.n_done, n);
     assert_memory_equal(c.whole, y, floats * sizeof(float));
     guarded_check();

@@ -62,9 +62,7 @@ void gemm_bf16_amx(const matrix *w, int32_t begin, int32_t end, const void *pack
     assert(w->format == MATRIX_Q4);
     _Alignas(64) pair_sums sums[BLOCK_PAIRS];
     configure_tiles();
-    const bool by_panels = takes_panels(w->cols, n);
-    if (by_panels) gemm_panel_amx(w, begin, end, packed, n, y, y_stride);
-    for (int32_t i = 0; i < n && !by_panels; i += BLOCK_INPUTS) {
+    for (int32_t i = 0; i < n; i += BLOCK_INPUTS) {
         const uint16_t *x = (const uint16_t *)packed + (size_t)i * (size_t)w->cols;
         int32_t n_inputs = n - i < BLOCK_INPUTS ? n - i : BLOCK_INPUTS;
         if (n_inputs <= FEW_INPUTS) {

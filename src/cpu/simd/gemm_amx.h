@@ -12,7 +12,6 @@ enum {
     MIDDLING_INPUTS =
         4 * PAIR_INPUTS,      /* more, but not more than so many, are gemm_middling_amx.c's */
     BLOCK_ELEMENTS = 1 << 19, /* of inputs in L2 at a time, bf16: 1 MB */
-    PANEL_ELEMENTS = 1 << 19, /* of dequantised weights in L2 at a time, bf16: 1 MB */
 };
 
 /* As gemm_bf16_amx and gemm_gated_bf16_amx, for n <= FEW_INPUTS; tiles are configured. */
@@ -26,16 +25,6 @@ void gemm_middling_amx(const matrix *w, int32_t begin, int32_t end, const uint16
                        int32_t n, float *y, int64_t y_stride);
 void gemm_gated_middling_amx(const matrix *gate, const matrix *up, const uint16_t *packed,
                              int32_t n, uint16_t *out);
-
-/* As gemm_bf16_amx, for more inputs than L2 holds; tiles are configured. Takes 1.1 MB of stack. */
-void gemm_panel_amx(const matrix *w, int32_t begin, int32_t end, const uint16_t *packed, int32_t n,
-                    float *y, int64_t y_stride);
-
-/* Whether it is the one for n inputs of `cols` columns. */
-ALWAYS_INLINE bool takes_panels(int32_t cols, int32_t n)
-{
-    return (size_t)n * (size_t)cols > BLOCK_ELEMENTS && cols <= PANEL_ELEMENTS / ROWS;
-}
 
 /* ---- products ---- */
 

@@ -10,7 +10,8 @@
 #include <assert.h>
 
 enum {
-    PANEL_ROWS = 256, /* at most */
+    PANEL_ELEMENTS = 1 << 19, /* of dequantised weights in L2 at a time, bf16: 1 MB */
+    PANEL_ROWS = 256,         /* at most */
     STRIPS = PANEL_ROWS / ROWS,
     HELD_COLS = 512, /* columns of a pair of input tiles in L1 */
 };
@@ -19,6 +20,7 @@ typedef struct panel {
     _Alignas(64) uint16_t weights[PANEL_ELEMENTS]; /* [strip][step][row tile][16][32] */
     _Alignas(64) pair_sums sums[STRIPS];
 } panel;
+_Static_assert(sizeof(panel) <= GEMM_SCRATCH_BYTES, "as announced");
 
 /* n_rows rows from `row` on; behind the last strip's there are zeros. */
 static void dequantize_panel(const matrix *w, int32_t row, int32_t n_rows, int32_t n_next, panel *p)
@@ -153,28 +155,35 @@ static void multiply_inputs(panel *p, int32_t n_rows, int32_t cols, const uint16
     write_pair(p, n_rows, n - i, y, y_stride);
 }
 
-void gemm_panel_amx(const matrix *w, int32_t begin, int32_t end, const uint16_t *packed, int32_t n,
-                    float *y, int64_t y_stride)
+void gemm_many_bf16_amx(const matrix *w, int32_t begin, int32_t end, const void *packed, int32_t n,
+                        float *y, int64_t y_stride, void *scratch)
 {
-    panel p;
+    assert(w->format == MATRIX_Q4);
+    panel *p = scratch;
     const int32_t most = panel_rows(w->cols);
+    if ((size_t)n * (size_t)w->cols <= BLOCK_ELEMENTS || most == 0) {
+        gemm_bf16_amx(w, begin, end, packed, n, y, y_stride);
+        return;
+    }
+    configure_tiles();
     for (int32_t row = begin; row < end; row += most) {
         const int32_t n_rows = end - row < most ? end - row : most;
-        dequantize_panel(w, row, n_rows, end - row - n_rows, &p);
+        dequantize_panel(w, row, n_rows, end - row - n_rows, p);
         for (int32_t i = 0; i < n; i += PAIR_INPUTS)
-            multiply_inputs(&p, n_rows, w->cols, packed, i, n, y + i * y_stride + row, y_stride);
+            multiply_inputs(p, n_rows, w->cols, packed, i, n, y + i * y_stride + row, y_stride);
     }
+    _tile_release();
+    _mm_sfence(); /* as gemm_bf16_amx */
 }
 
 /* A pair of input tiles a piece, so that y stays in L1 beside them. */
 static void gemm_pairs(const matrix *w, const uint16_t *packed, int32_t n, float *y,
-                       int64_t y_stride, gemm_done_fn *done, void *context)
+                       int64_t y_stride, panel *p, gemm_done_fn *done, void *context)
 {
-    panel p;
-    dequantize_panel(w, 0, w->rows, 0, &p);
+    dequantize_panel(w, 0, w->rows, 0, p);
     for (int32_t i = 0; i < n; i += PAIR_INPUTS) {
         configure_tiles(); /* `done` may use them */
-        multiply_inputs(&p, w->rows, w->cols, packed, i, n, y, y_stride);
+        multiply_inputs(p, w->rows, w->cols, packed, i, n, y, y_stride);
         _tile_release();
         _mm_sfence();
         done(context, i, n - i < PAIR_INPUTS ? n - i : PAIR_INPUTS);
@@ -182,11 +191,11 @@ static void gemm_pairs(const matrix *w, const uint16_t *packed, int32_t n, float
 }
 
 void gemm_pieces_bf16_amx(const matrix *w, const void *packed, int32_t n, float *y,
-                          int64_t y_stride, gemm_done_fn *done, void *context)
+                          int64_t y_stride, void *scratch, gemm_done_fn *done, void *context)
 {
     assert(w->format == MATRIX_Q4);
     if (n > GEMM_PIECE / 2 && w->rows <= panel_rows(w->cols)) {
-        gemm_pairs(w, packed, n, y, y_stride, done, context);
+        gemm_pairs(w, packed, n, y, y_stride, scratch, done, context);
         return;
     }
     for (int32_t i = 0; i < n; i += GEMM_PIECE) {
