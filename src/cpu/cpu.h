@@ -304,9 +304,6 @@ calla_status prefill_chunk(backend *b, backend_sequence *s, const int32_t *token
 /* As thread_pool_run, but in pieces of `piece` items that threads take as they get free: for items
  * of unequal size, and for threads that are not equally fast, as on a shared machine. */
 void run_pieces(thread_pool *pool, int64_t n, int64_t piece, thread_pool_fn fn, void *context);
-/* The same in pieces that get smaller towards the end, from `most` items to one. */
-void run_ending_pieces(thread_pool *pool, int64_t n, int64_t most, thread_pool_fn fn,
-                       void *context);
 
 /* thread_pool_run as one call of `op`. */
 static inline void run_region(backend *b, operation op, int64_t n, int64_t grain, thread_pool_fn fn,

@@ -68,11 +68,6 @@ void run_pieces(thread_pool *pool, int64_t n, int64_t piece, thread_pool_fn fn, 
     run(pool, &(pieces){0, n, piece, piece, 1, fn, context});
 }
 
-void run_ending_pieces(thread_pool *pool, int64_t n, int64_t most, thread_pool_fn fn, void *context)
-{
-    run(pool, &(pieces){0, n, 1, most, 4 * (int64_t)thread_pool_size(pool), fn, context});
-}
-
 void chunk_run(backend *b, operation op, int64_t n, int64_t least, thread_pool_fn fn, void *context)
 {
     enum { PER_THREAD = 12 }; /* pieces */
@@ -86,7 +81,7 @@ void chunk_run_ending(backend *b, operation op, int64_t n, int64_t most, thread_
                       void *context)
 {
     int64_t start = profile_start(&b->profile);
-    run_ending_pieces(b->pool, n, most, fn, context);
+    run(b->pool, &(pieces){0, n, 1, most, 4 * (int64_t)thread_pool_size(b->pool), fn, context});
     profile_stop(&b->profile, op, start);
 }
 

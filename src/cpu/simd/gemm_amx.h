@@ -50,6 +50,32 @@ ALWAYS_INLINE void multiply(weight_step *weights, int32_t n_steps, const uint16_
     }
 }
 
+enum { PAIR_STEPS = PAIR / STEP };
+
+/* The same over a block of 128 columns, while four times at_once (a constant) of the cursor's rows
+ * are dequantised a step. */
+ALWAYS_INLINE void multiply_beside(weight_step *weights, const uint16_t *inputs, int n_tiles,
+                                   size_t tile_elements, row_cursor *cursor, int at_once)
+{
+    row_cursor c = *cursor;
+    for (int32_t s = 0; s < PAIR_STEPS; s++) {
+        _tile_loadd(4, weights[s][0], 64);
+        _tile_stream_loadd(6, inputs + s * TILE_ELEMENTS, 64);
+        if (n_tiles == 2) _tile_stream_loadd(7, inputs + tile_elements + s * TILE_ELEMENTS, 64);
+        _tile_loadd(5, weights[s][1], 64);
+        _tile_dpbf16ps(0, 4, 6);
+        load_rows(&c, at_once);
+        _tile_dpbf16ps(2, 5, 6);
+        load_rows(&c, at_once);
+        if (n_tiles == 2) _tile_dpbf16ps(1, 4, 7);
+        load_rows(&c, at_once);
+        if (n_tiles == 2) _tile_dpbf16ps(3, 5, 7);
+        load_rows(&c, at_once);
+    }
+    *cursor = c;
+    settle_memory();
+}
+
 ALWAYS_INLINE void zero_sums(void)
 {
     _tile_zero(0);

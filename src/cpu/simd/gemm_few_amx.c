@@ -44,29 +44,6 @@ static bool begin_block(pipeline *p, const row_range *rows, int32_t col, row_cur
     return true;
 }
 
-/* Tiles 0 to 3 += two row tiles x n_tiles (1 or 2, a constant) input tiles over a block of 128
- * columns, while the cursor's block is dequantised. */
-ALWAYS_INLINE void multiply_and_load(weight_step *weights, const uint16_t *inputs, int n_tiles,
-                                     size_t tile_elements, row_cursor from)
-{
-    enum { PAIR_STEPS = PAIR / STEP, AT_ONCE = ROWS / PAIR_STEPS / 4 };
-    row_cursor c = from;
-    for (int32_t s = 0; s < PAIR_STEPS; s++) {
-        _tile_loadd(4, weights[s][0], 64);
-        _tile_stream_loadd(6, inputs + s * TILE_ELEMENTS, 64);
-        if (n_tiles == 2) _tile_stream_loadd(7, inputs + tile_elements + s * TILE_ELEMENTS, 64);
-        _tile_loadd(5, weights[s][1], 64);
-        _tile_dpbf16ps(0, 4, 6);
-        load_rows(&c, AT_ONCE);
-        _tile_dpbf16ps(2, 5, 6);
-        load_rows(&c, AT_ONCE);
-        if (n_tiles == 2) _tile_dpbf16ps(1, 4, 7);
-        load_rows(&c, AT_ONCE);
-        if (n_tiles == 2) _tile_dpbf16ps(3, 5, 7);
-        load_rows(&c, AT_ONCE);
-    }
-}
-
 /* sums of the first ROWS of `rows`, whose first block is dequantised, times n <= FEW_INPUTS inputs;
  * then the first block of `next` is. */
 static void multiply_few(pipeline *p, const row_range *rows, const row_range *next,
@@ -84,15 +61,15 @@ static void multiply_few(pipeline *p, const row_range *rows, const row_range *ne
             beside = begin_block(p, rows, col + PAIR, &c);
         else if (next->w)
             beside = begin_block(p, next, 0, &c);
-        if (beside && n_steps < PAIR / STEP) {
+        if (beside && n_steps < PAIR_STEPS) {
             load_rows(&c, ROWS);
             beside = false;
         }
         weight_step *weights = p->blocks[p->turn];
         if (beside && n > TILE)
-            multiply_and_load(weights, inputs, 2, tile_elements, c);
+            multiply_beside(weights, inputs, 2, tile_elements, &c, 2);
         else if (beside)
-            multiply_and_load(weights, inputs, 1, tile_elements, c);
+            multiply_beside(weights, inputs, 1, tile_elements, &c, 2);
         else if (n > TILE)
             multiply(weights, n_steps, inputs, 2, tile_elements);
         else

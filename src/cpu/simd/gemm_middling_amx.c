@@ -8,7 +8,6 @@
 #include "cpu/simd/gemm_amx.h"
 
 enum {
-    PAIR_STEPS = PAIR / STEP,
     BLOCKS = 3,                             /* in L1 */
     PASSES = MIDDLING_INPUTS / PAIR_INPUTS, /* pairs of input tiles, at most */
     SHARE = ROWS / 2,                       /* rows dequantised beside a block */
@@ -119,41 +118,15 @@ static void complete_block(pipeline *p, int32_t number)
 
 /* ---- products ---- */
 
-/* Tiles 0 to 3 += two row tiles x n_tiles (1 or 2) input tiles over a block of 128 columns; at_once
- * rows are dequantised after each product. Both are constants. */
-ALWAYS_INLINE void multiply_beside(weight_step *weights, const uint16_t *inputs, int n_tiles,
-                                   size_t tile_elements, row_cursor *cursor, int at_once)
-{
-    row_cursor c = *cursor;
-    for (int32_t s = 0; s < PAIR_STEPS; s++) {
-        _tile_loadd(4, weights[s][0], 64);
-        _tile_stream_loadd(6, inputs + s * TILE_ELEMENTS, 64);
-        if (n_tiles == 2) _tile_stream_loadd(7, inputs + tile_elements + s * TILE_ELEMENTS, 64);
-        _tile_loadd(5, weights[s][1], 64);
-        _tile_dpbf16ps(0, 4, 6);
-        load_rows(&c, at_once);
-        _tile_dpbf16ps(2, 5, 6);
-        load_rows(&c, at_once);
-        if (n_tiles == 2) {
-            _tile_dpbf16ps(1, 4, 7);
-            load_rows(&c, at_once);
-            _tile_dpbf16ps(3, 5, 7);
-            load_rows(&c, at_once);
-        }
-    }
-    *cursor = c;
-    settle_memory();
-}
-
 /* Functions of their own: inlined side by side they are short of registers. */
-#define MULTIPLY_BESIDE(n_tiles, at_once)                                                          \
-    static __attribute__((noinline)) void multiply_beside_##n_tiles##_##at_once(                   \
+#define MULTIPLY_BESIDE(n_tiles)                                                                   \
+    static __attribute__((noinline)) void multiply_beside_##n_tiles(                               \
         weight_step *weights, const uint16_t *inputs, size_t tile_elements, row_cursor *c)         \
     {                                                                                              \
-        multiply_beside(weights, inputs, n_tiles, tile_elements, c, at_once);                      \
+        multiply_beside(weights, inputs, n_tiles, tile_elements, c, 1);                            \
     }
-MULTIPLY_BESIDE(2, 1)
-MULTIPLY_BESIDE(1, 2)
+MULTIPLY_BESIDE(2)
+MULTIPLY_BESIDE(1)
 
 /* n_steps steps of a block; beside all four SHARE rows are dequantised, if `share` says so. */
 static void multiply_block(pipeline *p, weight_step *weights, int32_t n_steps,
@@ -162,9 +135,9 @@ static void multiply_block(pipeline *p, weight_step *weights, int32_t n_steps,
     const size_t tile_elements = (size_t)p->matrices[0]->cols * TILE;
     const bool beside = share && n_steps == PAIR_STEPS && p->left >= SHARE;
     if (beside && n_tiles == 2)
-        multiply_beside_2_1(weights, inputs, tile_elements, &p->cursor);
+        multiply_beside_2(weights, inputs, tile_elements, &p->cursor);
     else if (beside)
-        multiply_beside_1_2(weights, inputs, tile_elements, &p->cursor);
+        multiply_beside_1(weights, inputs, tile_elements, &p->cursor);
     else if (n_tiles == 2)
         multiply(weights, n_steps, inputs, 2, tile_elements);
     else
