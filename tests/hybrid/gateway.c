@@ -7,10 +7,8 @@
 struct gateway gateway;
 
 const char gateway_policy[] =
-    "{\"categories\": {\"finance\": \"ask\", \"personal\": \"redact\"}, \"cloud\": {\"retries\": "
-    "0, "
-    "\"first_byte_timeout_ms\": 60000}, \"prices\": {\"big\": {\"input\": 1000000, \"output\": "
-    "2000000, \"currency\": \"EUR\"}}}";
+    "{\"categories\": {\"finance\": \"ask\", \"personal\": \"redact\"}, " FAKE_CLOUD_POLICY
+    ", \"prices\": {\"big\": {\"input\": 1000000, \"output\": 2000000, \"currency\": \"EUR\"}}}";
 
 void gateway_open(const char *policy_text)
 {

@@ -213,7 +213,7 @@ static void test_json_answers_stay_json(void **state)
     static const char *const formats[] = {
         "{\"type\": \"text\"}", "{\"type\": \"json_object\"}",
         "{\"type\": \"json_schema\", \"json_schema\": {\"name\": \"n\", \"schema\": {}}}"};
-    gateway_open("{\"categories\": {\"private_key\": \"redact\"}}");
+    gateway_open("{\"categories\": {\"private_key\": \"redact\"}, " FAKE_CLOUD_POLICY "}");
     for (int i = 0; i < 6; i++) {
         static const fake_answer answers[] = {
             {.body = "{\"choices\": [{\"index\": 0, \"message\": {\"content\": \"{\\\"a\\\": "
@@ -254,7 +254,7 @@ static void test_arguments_stay_json(void **state)
 {
     (void)state;
     strbuf out = {0};
-    gateway_open("{\"categories\": {\"finance\": \"redact\"}}");
+    gateway_open("{\"categories\": {\"finance\": \"redact\"}, " FAKE_CLOUD_POLICY "}");
     run("{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{\"id\": \"1\", \"type\": "
         "\"function\", \"function\": {\"name\": \"f\", \"arguments\": \"{\\\"a\\\": "
         "4111111111111111, \\\"b\\\": \\\"\\\\u0034111111111111111\\\", \\\"b\\\": "
@@ -309,7 +309,8 @@ static void test_clouds_that_fail(void **state)
     expect_failure(&(fake_answer){.body = "[1]"}, text, 502, "cloud_error", false);
     expect_failure(&(fake_answer){.type = "text/event-stream", .body = "data: 1\n\n"}, text, 502,
                    "cloud_error", false);
-    gateway_open("{\"cloud\": {\"retries\": 0, \"first_byte_timeout_ms\": 300}}");
+    gateway_open("{\"cloud\": {\"retries\": 0, \"connect_timeout_ms\": 60000, "
+                 "\"first_byte_timeout_ms\": 300}}");
     expect_failure(&(fake_answer){.held = true}, text, 504, "cloud_timeout", true);
     fake_cloud_release(gateway.cloud);
     gateway_open(gateway_policy);

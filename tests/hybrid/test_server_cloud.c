@@ -14,9 +14,8 @@
 #define CARD  "4111 1111 1111 1111"
 #define EMAIL "jane.doe@corp-mail.com"
 
-static const char policy_text[] = "{\"categories\": {\"finance\": \"ask\", \"personal\": "
-                                  "\"redact\"}, \"cloud\": {\"retries\": 0, "
-                                  "\"first_byte_timeout_ms\": 60000}}";
+static const char policy_text[] =
+    "{\"categories\": {\"finance\": \"ask\", \"personal\": \"redact\"}, " FAKE_CLOUD_POLICY "}";
 
 static char audit_path[600], policy_path[600];
 static const char *dir;

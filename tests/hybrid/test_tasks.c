@@ -194,7 +194,7 @@ static void test_own_rules(void **state)
 static void test_cloud_down(void **state)
 {
     (void)state;
-    bench *b = bench_open("{\"cloud\": {\"retries\": 0}}");
+    bench *b = bench_open("{" FAKE_CLOUD_POLICY "}");
     const fake_answer down = {.status = 503, .body = "{}"};
     fake_cloud_script(b->cloud, &down, 1);
     b->plan = PLAN(STEP("a", "", "cloud"));
@@ -210,7 +210,7 @@ static void test_cloud_down(void **state)
     json_decref(task);
     bench_stop(b);
     bench_close(b);
-    b = bench_open("{\"cloud\": {\"retries\": 0}, \"route\": {\"fallback\": \"never\"}}");
+    b = bench_open("{" FAKE_CLOUD_POLICY ", \"route\": {\"fallback\": \"never\"}}");
     fake_cloud_script(b->cloud, &down, 1);
     b->plan = PLAN(STEP("a", "", "cloud"));
     bench_start(b);
