@@ -74,11 +74,13 @@ export calla tiny question
 step answers 1 bash -c same_answers
 
 # The sanitizer sees the kernels with little work, whole runs, a step submitted behind another, and
-# the kernel of all layers.
+# the kernel of all layers. racecheck keeps some gigabyte of records for each launch that it has not
+# worked through: launches have to wait for it, or a run fills the machine's memory.
 sanitize() {
-    local tool=$1 name=$2
+    local tool=$1 name=$2 wait=()
     shift 2
-    step "$tool-$name" 1 compute-sanitizer --tool "$tool" --error-exitcode 9 "$@"
+    [ "$tool" != racecheck ] || wait=(--force-blocking-launches)
+    step "$tool-$name" 1 compute-sanitizer --tool "$tool" "${wait[@]}" --error-exitcode 9 "$@"
 }
 if command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck initcheck; do
