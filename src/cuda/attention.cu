@@ -210,16 +210,27 @@ __device__ static void combine_parts(const attention_step_args &a, int row, int 
 {
     const int lane = threadIdx.x % WARP;
     const size_t base = ((size_t)row * a.query_heads + head) * ATTENTION_PARTS;
-    float largest = -INFINITY, sum = 0, out[LANE_DIMS] = {0};
-    for (int p = lane; p < n_parts; p += WARP)
-        largest = fmaxf(largest, __ldcg(a.part_max + base + p));
+    static_assert(ATTENTION_PARTS == 2 * WARP, "two parts a lane");
+    float largest = -INFINITY, part_sum = 0, of_part[2], out[LANE_DIMS] = {0};
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int p = lane + i * WARP;
+        of_part[i] = p < n_parts ? __ldcg(a.part_max + base + p) : -INFINITY;
+        largest = fmaxf(largest, of_part[i]);
+    }
     largest = warp_max(largest);
-#pragma unroll 4
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int p = lane + i * WARP;
+        of_part[i] = p < n_parts ? expf(of_part[i] - largest) : 0;
+        if (p < n_parts) part_sum += of_part[i] * __ldcg(a.part_sum + base + p);
+    }
+    const float sum = warp_sum(part_sum);
+#pragma unroll 8
     for (int p = 0; p < n_parts; p++) {
-        const float c = expf(__ldcg(a.part_max + base + p) - largest);
+        const float c = __shfl_sync(0xffffffffu, p < WARP ? of_part[0] : of_part[1], p % WARP);
         float x[LANE_DIMS];
         fetch_dims(x, a.part_out + (base + p) * DIM);
-        sum += c * __ldcg(a.part_sum + base + p);
         for (int d = 0; d < LANE_DIMS; d++) out[d] += c * x[d];
     }
     float gate[LANE_DIMS];

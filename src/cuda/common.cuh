@@ -8,8 +8,13 @@
 #include <cuda_fp16.h>
 #include <math.h>
 
-/* Starts a kernel. With `overlapped` it may start before the one before it in the stream has ended:
- * it must call wait_for_previous_kernel before it touches anything computed. */
+/* Whether the device can begin a kernel while the one before it in the stream ends (sm_90 and
+ * later). Set by prefill_device_init. */
+extern bool device_overlaps_launches;
+
+/* Starts a kernel. With `overlapped` it may, where the device can, start before the one before it
+ * in the stream has ended: it must call wait_for_previous_kernel before it touches anything
+ * computed. */
 template <typename... Parameters, typename... Arguments>
 static cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared,
                           cudaStream_t stream, bool overlapped, Arguments... arguments)
@@ -23,7 +28,7 @@ static cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, int threads,
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
     config.attrs = &attribute;
-    config.numAttrs = overlapped ? 1 : 0;
+    config.numAttrs = overlapped && device_overlaps_launches ? 1 : 0;
     return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
@@ -61,15 +66,16 @@ __device__ static inline int warp_sum_int(int x)
     return x;
 }
 
-/* Sum over a block of up to 32 warps, the same in all threads. `shared` holds 32 floats, and is
+/* Sum over a block of WARPS warps, the same in all threads. `shared` holds as many floats, and is
  * free again after the next __syncthreads. */
-__device__ static inline float block_sum(float x, float *shared)
+template <int WARPS> __device__ static inline float block_sum(float x, float *shared)
 {
     x = warp_sum(x);
     if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = x;
     __syncthreads();
     float sum = 0;
-    for (unsigned w = 0; w < (blockDim.x + WARP - 1) / WARP; w++) sum += shared[w];
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) sum += shared[w];
     return sum;
 }
 

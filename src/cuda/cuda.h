@@ -150,6 +150,7 @@ typedef struct decode_scratch {
     step_input *input;
     step_output *output; // [n]
     sample_args sample;
+    unsigned *counters;  // [n_layers][6] of a chain's steps
     token_layer *layers; // [n_layers]
     token_mail *mail;
     unsigned *barrier; // [3]
@@ -160,6 +161,7 @@ typedef struct prefill_scratch {
     int32_t *tokens;        // [P]
     float *x, *u32;         // [P][D]; u32 is the last norm's, for the tap
     __half *split;          // [P][D], as mixed, h, shared_h: two halves a number
+    unsigned char *rounded; /* prefill_rounded_bytes of the largest input of a product */
     float *group_sums;      // [P][group_sums_pitch(D)]
     float *projected;       // [P][widest in]
     __half *mixed;          // [P][widest out]

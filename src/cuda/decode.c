@@ -1,11 +1,14 @@
 /* The kernels of a decode step: one token of each of up to eight sequences, a row each. For every
  * number of rows there is a CUDA graph, made at open: one kernel for all layers, where the device
- * and the shape allow it (token.cu, for several rows token_rows.cu), else six kernels a layer for
- * all rows, one after another, each started while the one before it ends. What changes from step to
- * step (tokens, positions, sampling parameters) they find in device memory, where step.c puts it.
+ * and the shape allow it (token.cu, for several rows token_rows.cu), else of one row a kernel for
+ * all between two attentions (chain.cu), of several six kernels a layer for all rows, one after
+ * another. What changes from step to step (tokens, positions, sampling parameters) they find in
+ * device memory, where step.c puts it.
  *
  * A row's results do not depend on the others: every kernel adds up one row in one order. */
 #include "cuda/cuda.h"
+
+enum { LAYER_STEPS = 6 }; /* at most: gemv, mixer, gemv, router, inner, outer */
 
 static int32_t mask_words(const backend *b)
 {
@@ -31,6 +34,7 @@ void cuda_decode_scratch_take(backend *b)
     d->logits = device_floats(m, n, vocab);
     d->bad_layer = device_take(m, n, 1, sizeof(int32_t));
     d->sampled = device_take(m, (size_t)b->options.n_sequences, 1, sizeof(int32_t));
+    d->counters = device_take(m, (size_t)c->n_layers, LAYER_STEPS, sizeof *d->counters);
     d->layers = device_take(m, (size_t)c->n_layers, 1, sizeof *d->layers);
     d->mail = device_take(m, n, 1, sizeof *d->mail);
     d->barrier = device_take(m, 3, 1, sizeof *d->barrier);
@@ -85,117 +89,159 @@ static gemv_args projection(const backend *b, const device_matrix *m, int32_t n,
 }
 
 /* x += out_proj(mixed) */
-static cudaError_t run_output(backend *b, const device_layer *l, bool attention, int32_t n)
+static gemv_args output_args(const backend *b, const device_layer *l, bool attention, int32_t n)
 {
     const model_config *c = &b->config;
-    gemv_args a = {.w = l->out.w,
-                   .input = attention ? GEMV_INPUT_PLAIN : GEMV_INPUT_GATED_NORM,
-                   .n = n,
-                   .x = b->d.mixed,
-                   .x_stride = l->out.w.cols,
-                   .factor = l->gdn_norm,
-                   .eps = c->rms_eps,
-                   .gate = b->d.projected + c->conv_channels,
-                   .gate_stride = l->in.w.rows,
-                   .y = b->d.x,
-                   .y_stride = c->hidden_size};
-    cudaError_t status = launch_gemv(&a, b->device.n_sms, b->stream);
-    cuda_profile_mark(b, attention ? OP_ATTENTION_OUT : OP_GDN_OUT, 1);
-    return status;
-}
-
-static cudaError_t run_gdn(backend *b, const device_layer *l, int32_t n)
-{
-    gdn_step_args a = {.store = b->store.view,
-                       .input = b->d.input,
+    return (gemv_args){.w = l->out.w,
+                       .input = attention ? GEMV_INPUT_PLAIN : GEMV_INPUT_GATED_NORM,
                        .n = n,
-                       .gdn_index = l->mixer_index,
-                       .key_heads = b->config.n_key_heads,
-                       .value_heads = b->config.n_value_heads,
-                       .projected = b->d.projected,
-                       .stride = l->in.w.rows,
-                       .taps = l->taps,
-                       .neg_exp_a = l->neg_exp_a,
-                       .dt_bias = l->dt_bias,
-                       .out = b->d.mixed};
-    cudaError_t status = launch_gdn_step(&a, b->stream);
-    cuda_profile_mark(b, OP_GDN_SCAN, 1); /* with the convolution */
-    return status;
+                       .x = b->d.mixed,
+                       .x_stride = l->out.w.cols,
+                       .factor = l->gdn_norm,
+                       .eps = c->rms_eps,
+                       .gate = b->d.projected + c->conv_channels,
+                       .gate_stride = l->in.w.rows,
+                       .y = b->d.x,
+                       .y_stride = c->hidden_size};
 }
 
-static cudaError_t run_attention(backend *b, const device_layer *l, int32_t n)
+static gdn_step_args gdn_args(const backend *b, const device_layer *l, int32_t n)
 {
-    attention_step_args a = {.store = b->store.view,
-                             .input = b->d.input,
-                             .n = n,
-                             .attention_index = l->mixer_index,
-                             .query_heads = b->config.n_query_heads,
-                             .kv_heads = b->config.n_kv_heads,
-                             .projected = b->d.projected,
-                             .stride = l->in.w.rows,
-                             .q_norm = l->q_norm,
-                             .k_norm = l->k_norm,
-                             .eps = b->config.rms_eps,
-                             .part_out = b->d.part_out,
-                             .part_max = b->d.part_max,
-                             .part_sum = b->d.part_sum,
-                             .arrived = b->d.arrived,
-                             .out = b->d.mixed};
-    cudaError_t status = launch_attention_step(&a, b->stream);
-    cuda_profile_mark(b, OP_ATTENTION, 1);
-    return status;
+    return (gdn_step_args){.store = b->store.view,
+                           .input = b->d.input,
+                           .n = n,
+                           .gdn_index = l->mixer_index,
+                           .key_heads = b->config.n_key_heads,
+                           .value_heads = b->config.n_value_heads,
+                           .projected = b->d.projected,
+                           .stride = l->in.w.rows,
+                           .taps = l->taps,
+                           .neg_exp_a = l->neg_exp_a,
+                           .dt_bias = l->dt_bias,
+                           .out = b->d.mixed};
 }
 
-static cudaError_t run_moe(backend *b, const device_layer *l, int32_t n, int32_t layer)
+static attention_step_args attention_args(const backend *b, const device_layer *l, int32_t n)
+{
+    return (attention_step_args){.store = b->store.view,
+                                 .input = b->d.input,
+                                 .n = n,
+                                 .attention_index = l->mixer_index,
+                                 .query_heads = b->config.n_query_heads,
+                                 .kv_heads = b->config.n_kv_heads,
+                                 .projected = b->d.projected,
+                                 .stride = l->in.w.rows,
+                                 .q_norm = l->q_norm,
+                                 .k_norm = l->k_norm,
+                                 .eps = b->config.rms_eps,
+                                 .part_out = b->d.part_out,
+                                 .part_max = b->d.part_max,
+                                 .part_sum = b->d.part_sum,
+                                 .arrived = b->d.arrived,
+                                 .out = b->d.mixed};
+}
+
+static router_args router_of(const backend *b, const device_layer *l, int32_t n, int32_t layer)
 {
     const model_config *c = &b->config;
-    decode_scratch *d = &b->d;
-    router_args r = {.w = l->router,
-                     .n = n,
-                     .x = d->x,
-                     .x_stride = c->hidden_size,
-                     .factor = l->post_norm,
-                     .eps = c->rms_eps,
-                     .logits = d->router,
-                     .bad_layer = d->bad_layer,
-                     .layer = layer};
-    expert_args e = {.inner = l->inner.w,
-                     .outer = l->outer.w,
-                     .shared_inner = l->shared_inner.w,
-                     .shared_outer = l->shared_outer.w,
-                     .inner_bytes = l->inner.expert_bytes,
-                     .outer_bytes = l->outer.expert_bytes,
-                     .n_experts = c->n_experts,
-                     .k = c->n_experts_per_token,
-                     .n = n,
-                     .x = d->x,
-                     .x_stride = c->hidden_size,
-                     .factor = l->post_norm,
-                     .eps = c->rms_eps,
-                     .logits = d->router,
-                     .h = d->h,
-                     .h_stride =
-                         (int64_t)c->n_experts_per_token * c->expert_width + c->shared_expert_width,
-                     .x_out = d->x};
-    cudaError_t status = launch_router(&r, b->stream);
-    cuda_profile_mark(b, OP_ROUTER, 1);
-    if (status == cudaSuccess) status = launch_expert_inner(&e, b->stream);
-    if (status == cudaSuccess) status = launch_expert_outer(&e, b->stream);
-    cuda_profile_mark(b, OP_EXPERTS, 2);
-    return status;
+    return (router_args){.w = l->router,
+                         .n = n,
+                         .x = b->d.x,
+                         .x_stride = c->hidden_size,
+                         .factor = l->post_norm,
+                         .eps = c->rms_eps,
+                         .logits = b->d.router,
+                         .bad_layer = b->d.bad_layer,
+                         .layer = layer};
+}
+
+static expert_args experts_of(const backend *b, const device_layer *l, int32_t n)
+{
+    const model_config *c = &b->config;
+    const decode_scratch *d = &b->d;
+    return (expert_args){.inner = l->inner.w,
+                         .outer = l->outer.w,
+                         .shared_inner = l->shared_inner.w,
+                         .shared_outer = l->shared_outer.w,
+                         .inner_bytes = l->inner.expert_bytes,
+                         .outer_bytes = l->outer.expert_bytes,
+                         .n_experts = c->n_experts,
+                         .k = c->n_experts_per_token,
+                         .n = n,
+                         .x = d->x,
+                         .x_stride = c->hidden_size,
+                         .factor = l->post_norm,
+                         .eps = c->rms_eps,
+                         .logits = d->router,
+                         .h = d->h,
+                         .h_stride = (int64_t)c->n_experts_per_token * c->expert_width +
+                                     c->shared_expert_width,
+                         .x_out = d->x};
+}
+
+static gemv_args input_args(const backend *b, const device_layer *l, int32_t n, int32_t layer)
+{
+    return projection(b, &l->in, n, l->input_norm, b->d.projected, l->in.w.rows, layer);
 }
 
 static cudaError_t run_layer(backend *b, int32_t i, int32_t n)
 {
     const device_layer *l = &b->w.layers[i];
     bool attention = b->config.is_attention[i];
-    gemv_args in = projection(b, &l->in, n, l->input_norm, b->d.projected, l->in.w.rows, i);
+    gemv_args in = input_args(b, l, n, i), out = output_args(b, l, attention, n);
+    attention_step_args attend = attention_args(b, l, n);
+    gdn_step_args gdn = gdn_args(b, l, n);
+    router_args router = router_of(b, l, n, i);
+    expert_args experts = experts_of(b, l, n);
     cudaError_t status = launch_gemv(&in, b->device.n_sms, b->stream);
     cuda_profile_mark(b, attention ? OP_ATTENTION_PROJECTIONS : OP_GDN_PROJECTIONS, 1);
-    if (status == cudaSuccess) status = attention ? run_attention(b, l, n) : run_gdn(b, l, n);
-    if (status == cudaSuccess) status = run_output(b, l, attention, n);
-    if (status == cudaSuccess) status = run_moe(b, l, n, i);
+    if (status == cudaSuccess)
+        status = attention ? launch_attention_step(&attend, b->stream)
+                           : launch_gdn_step(&gdn, b->stream);
+    cuda_profile_mark(b, attention ? OP_ATTENTION : OP_GDN_SCAN, 1); /* with the convolution */
+    if (status == cudaSuccess) status = launch_gemv(&out, b->device.n_sms, b->stream);
+    cuda_profile_mark(b, attention ? OP_ATTENTION_OUT : OP_GDN_OUT, 1);
+    if (status == cudaSuccess) status = launch_router(&router, b->stream);
+    cuda_profile_mark(b, OP_ROUTER, 1);
+    if (status == cudaSuccess) status = launch_expert_inner(&experts, b->stream);
+    if (status == cudaSuccess) status = launch_expert_outer(&experts, b->stream);
+    cuda_profile_mark(b, OP_EXPERTS, 2);
     return status;
+}
+
+/* Launches what there is, and makes room for more. */
+static cudaError_t end_chain(backend *b, chain_args *a)
+{
+    cudaError_t status = a->n_steps > 0 ? launch_chain(a, b->stream) : cudaSuccess;
+    a->counters += a->n_steps;
+    a->n_steps = a->n_blocks = 0;
+    return status;
+}
+
+/* All layers of one row: between two attentions, one kernel. */
+static cudaError_t run_chain(backend *b)
+{
+    const model_config *c = &b->config;
+    chain_args a = {.counters = b->d.counters};
+    cudaError_t status = cudaSuccess;
+    for (int32_t i = 0; status == cudaSuccess && i < c->n_layers; i++) {
+        const device_layer *l = &b->w.layers[i];
+        bool attention = c->is_attention[i];
+        gemv_args in = input_args(b, l, 1, i), out = output_args(b, l, attention, 1);
+        attention_step_args attend = attention_args(b, l, 1);
+        gdn_step_args gdn = gdn_args(b, l, 1);
+        router_args router = router_of(b, l, 1, i);
+        expert_args experts = experts_of(b, l, 1);
+        if (a.n_steps + LAYER_STEPS > CHAIN_STEPS) status = end_chain(b, &a);
+        chain_add_gemv(&a, &in, b->device.n_sms);
+        if (!attention) chain_add_gdn(&a, &gdn);
+        if (attention && status == cudaSuccess) status = end_chain(b, &a);
+        if (attention && status == cudaSuccess) status = launch_attention_step(&attend, b->stream);
+        chain_add_gemv(&a, &out, b->device.n_sms);
+        chain_add_router(&a, &router);
+        chain_add_experts(&a, &experts);
+    }
+    return status == cudaSuccess ? end_chain(b, &a) : status;
 }
 
 /* Waits for the rows of the residual stream and shows them. */
@@ -272,12 +318,20 @@ static cudaError_t run_tokens(backend *b, int32_t n)
     return status;
 }
 
-/* The same, a kernel for each part of a layer, all rows together. */
+/* One row without somebody who looks between layers. */
+static bool may_chain(const backend *b, int32_t n)
+{
+    return n == 1 && !b->tap && !b->profile.on;
+}
+
+/* The same, a kernel for each part of a layer, all rows together, or one for several layers. */
 static cudaError_t run_parts(backend *b, int32_t n)
 {
     const model_config *c = &b->config;
     cudaError_t status = cudaSuccess;
-    for (int32_t i = 0; status == cudaSuccess && i < c->n_layers; i++) {
+    const bool chain = may_chain(b, n);
+    if (chain) status = run_chain(b);
+    for (int32_t i = 0; !chain && status == cudaSuccess && i < c->n_layers; i++) {
         status = call_tap(b, i, n);
         if (status == cudaSuccess) status = run_layer(b, i, n);
     }
@@ -302,7 +356,11 @@ static cudaError_t run_kernels(backend *b, int32_t n)
                     .x = b->d.x,
                     .hidden = c->hidden_size,
                     .n = n};
-    cudaError_t status = launch_embed_step(&e, b->stream);
+    size_t counters = (size_t)c->n_layers * LAYER_STEPS * sizeof *b->d.counters;
+    cudaError_t status = cudaSuccess;
+    if (!b->token_whole && may_chain(b, n))
+        status = cudaMemsetAsync(b->d.counters, 0, counters, b->stream);
+    if (status == cudaSuccess) status = launch_embed_step(&e, b->stream);
     cuda_profile_mark(b, OP_EMBEDDING, 1);
     if (status == cudaSuccess) status = b->token_whole ? run_tokens(b, n) : run_parts(b, n);
     sample_args s = b->d.sample;

@@ -189,6 +189,45 @@ typedef struct attention_step_args {
 } attention_step_args;
 cudaError_t launch_attention_step(const attention_step_args *a, cudaStream_t stream);
 
+/* ---- steps of one token in one kernel (chain.cu), each as its launch function above ---- */
+
+typedef enum chain_kind {
+    CHAIN_GEMV_NORM,
+    CHAIN_GEMV_GATED_NORM,
+    CHAIN_GEMV_PLAIN,
+    CHAIN_GDN,
+    CHAIN_ROUTER,
+    CHAIN_INNER,
+    CHAIN_OUTER,
+} chain_kind;
+
+typedef struct chain_step {
+    chain_kind kind;
+    int32_t first_block, n_blocks;
+    int32_t before; /* first block of the step before */
+    union {
+        gemv_args gemv;
+        gdn_step_args gdn;
+        router_args router;
+        expert_args experts;
+    } of;
+} chain_step;
+
+enum { CHAIN_STEPS = 32 };
+typedef struct chain_args {
+    chain_step steps[CHAIN_STEPS];
+    int32_t n_steps, n_blocks;
+    size_t shared_bytes;
+    bool any_shape;     /* not the 35B's, for which there is a kernel that knows it */
+    unsigned *counters; // [n_steps] zero; left with the steps' blocks
+} chain_args;
+/* Of one row. An attention step has a kernel of its own; a router is followed by its experts. */
+void chain_add_gemv(chain_args *a, const gemv_args *gemv, int n_multiprocessors);
+void chain_add_gdn(chain_args *a, const gdn_step_args *gdn);
+void chain_add_router(chain_args *a, const router_args *router);
+void chain_add_experts(chain_args *a, const expert_args *experts); /* two steps */
+cudaError_t launch_chain(const chain_args *a, cudaStream_t stream);
+
 /* ---- all layers of a token in one kernel (token.cu), for the 35B's shape ---- */
 
 enum {

@@ -40,7 +40,7 @@ static int32_t product_rows(const backend *b)
 }
 
 /* The largest product of prefill that is not an expert's: the fastest it does. What tensor cores
- * could do without the weights' conversion is more. High and low halves count. */
+ * could do without the weights' conversion is more. High and low halves, or planes, count. */
 static cudaError_t run_product(backend *b)
 {
     const device_layer *l = &b->w.layers[0];
@@ -49,6 +49,8 @@ static cudaError_t run_product(backend *b)
                            .x = b->p.split,
                            .ldx = split_halves(l->in.w.cols),
                            .n_rows = product_rows(b),
+                           .n_inputs = product_rows(b),
+                           .rounded = b->p.rounded,
                            .output = PREFILL_STORE_F32,
                            .y = b->p.projected,
                            .ldy = l->in.w.rows};

@@ -53,6 +53,22 @@ static void head_scratch_take(backend *b)
     b->p.logits = device_floats(&b->scratch_memory, LOGITS_ROWS, (size_t)b->config.n_vocab);
 }
 
+/* Of the largest input of a product. */
+static size_t most_rounded_bytes(const backend *b)
+{
+    const model_config *c = &b->config;
+    const int64_t rows = chunk_rows(b),
+                  slots = rows * (c->n_experts_per_token + shared_is_alike(c));
+    const size_t of[] = {prefill_rounded_bytes(&b->device, rows, c->hidden_size),
+                         prefill_rounded_bytes(&b->device, rows, b->widest_out),
+                         prefill_rounded_bytes(&b->device, rows, c->shared_expert_width),
+                         prefill_rounded_bytes(&b->device, slots, c->expert_width)};
+    size_t most = 0;
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+        if (of[i] > most) most = of[i];
+    return most;
+}
+
 void cuda_prefill_scratch_take(backend *b)
 {
     /* Which use the same memory in turn. */
@@ -71,6 +87,7 @@ void cuda_prefill_scratch_take(backend *b)
     p->sines = device_floats(m, rows, ROTARY_PAIRS);
     p->bad_layer = device_take(m, rows, 1, sizeof(int32_t));
     p->frequencies = device_take(m, ROTARY_PAIRS, 1, sizeof(double));
+    p->rounded = device_take(m, most_rounded_bytes(b), 1, 1);
     size_t begin = m->used, end = begin;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         m->used = begin;
@@ -114,6 +131,8 @@ static calla_status multiply(chunk *t, const device_matrix *m, const __half *x, 
                            .x = x,
                            .ldx = split_halves(m->w.cols),
                            .n_rows = n,
+                           .n_inputs = n,
+                           .rounded = t->b->p.rounded,
                            .output = output,
                            .y = y,
                            .ldy = ldy};
@@ -290,6 +309,7 @@ static calla_status multiply_experts(chunk *t, const device_matrix *m, const dev
                                      void *y, int64_t ldy)
 {
     const model_config *c = &t->b->config;
+    const int32_t slots = c->n_experts_per_token + shared_is_alike(c);
     prefill_gemm_args a = {.w = m->w,
                            .factors = m->factors,
                            .expert_bytes = m->expert_bytes,
@@ -297,7 +317,8 @@ static calla_status multiply_experts(chunk *t, const device_matrix *m, const dev
                            .shared_factors = shared->factors,
                            .x = x,
                            .ldx = split_halves(m->w.cols),
-                           .n_rows = t->n * (c->n_experts_per_token + shared_is_alike(c)),
+                           .n_inputs = gather ? t->n : t->n * slots,
+                           .rounded = t->b->p.rounded,
                            .plan = &t->b->p.plan,
                            .gather = gather,
                            .output = output,

@@ -25,7 +25,7 @@ __device__ __forceinline__ uint32_t shared_address(const void *p)
 
 /* Whether the device can begin a kernel while the one before it in the stream ends. Set by
  * prefill_device_init. */
-extern bool prefill_overlaps_launches;
+extern bool device_overlaps_launches;
 
 /* Begins such a kernel, whose first act is wait_for_stream. */
 template <typename... PARAMETERS, typename... ARGUMENTS>
@@ -41,7 +41,7 @@ static cudaError_t launch(void (*kernel)(PARAMETERS...), dim3 grid, unsigned thr
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
     config.attrs = &attribute;
-    config.numAttrs = prefill_overlaps_launches ? 1 : 0;
+    config.numAttrs = device_overlaps_launches ? 1 : 0;
     return cudaLaunchKernelEx(&config, kernel, PARAMETERS(arguments)...);
 }
 

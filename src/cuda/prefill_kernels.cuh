@@ -12,7 +12,8 @@
  *
  * Inputs of matrix products are two halves a number, high and low, whose sum has 22 bits: with one
  * half, of 11 bits, a model of random weights answers some 0.1 nats off. A row of C numbers is
- * 2 C halves: 64 high ones, the 64 low ones of the same numbers, and so on ("split" below).
+ * 2 C halves: 64 high ones, the 64 low ones of the same numbers, and so on ("split" below). The
+ * general path's product rounds them further, to 15 bits of a group of 64, as decode does.
  *
  * T is the number of tokens of the chunk; the other letters are those of model_config. */
 #ifndef CALLA_CUDA_PREFILL_KERNELS_CUH
@@ -43,12 +44,16 @@ typedef struct prefill_device {
     prefill_path path;
     int32_t n_sms;
     int32_t shared_bytes; /* that a block may have */
+    int32_t gemm_stages;  /* of the general product */
 } prefill_device;
 
 /* Reads the current device's properties and raises the shared memory limits of the kernels. `path`
  * is the best one the device has, or the general one if `force_general`. Once per device, before
  * anything else. */
 cudaError_t prefill_device_init(prefill_device *device, bool force_general);
+
+/* Stages of the general product where a multiprocessor has that much shared memory. */
+int32_t prefill_gemm_stages(int32_t multiprocessor_bytes);
 
 /* ---- split halves ---- */
 
@@ -151,11 +156,14 @@ typedef enum prefill_gemm_output {
                              and up rows of strip s; split, clamped to +-65504 */
 } prefill_gemm_output;
 
-/* v[i][r] = W[r] . x[i], W in half, x split, with f32 sums. Without a plan: all n_rows rows of x
- * with matrix number 0. With one: the rows of its sorted order, each with its tile's matrix; x is
- * then read at token_of_row[row] if `gather`, else at the row itself. Input row i gives output row
- * i. 2 rows cols operations an input row, which the tensor cores do twice, for high and low;
- * weights are read once per 128 input rows. */
+/* Bytes of `rounded` below for n_rows inputs of W's columns; 0 where it is not used. */
+size_t prefill_rounded_bytes(const prefill_device *device, int64_t n_rows, int32_t cols);
+
+/* v[i][r] = W[r] . x[i], W in half, x split, with f32 sums; in the general path W exact, x rounded.
+ * Without a plan: all n_rows rows of x with matrix number 0. With one: the rows of its sorted
+ * order, each with its tile's matrix; x is then read at token_of_row[row] if `gather`, else at the
+ * row itself. Input row i gives output row i. 2 rows cols operations an input row, which the tensor
+ * cores do twice, for high and low; weights are read once per 128 input rows. */
 typedef struct prefill_gemm_args {
     w4_matrix w;          /* of expert 0 */
     const float *factors; // [w4_strips(w.rows)], of expert 0
@@ -164,10 +172,12 @@ typedef struct prefill_gemm_args {
     size_t expert_bytes;
     const unsigned char *shared_blocks;
     const float *shared_factors;
-    const __half *x; // [*][ldx] split, clamped to +-65504
-    int64_t ldx;     /* in halves, as ldy of a split y */
-    int32_t n_rows;
-    const moe_plan *plan; /* host pointer */
+    const __half *x;        // [*][ldx] split, clamped to +-65504
+    int64_t ldx;            /* in halves, as ldy of a split y */
+    int32_t n_rows;         /* without a plan */
+    int32_t n_inputs;       /* rows of x */
+    unsigned char *rounded; /* scratch of prefill_rounded_bytes(n_inputs) */
+    const moe_plan *plan;   /* host pointer */
     bool gather;
     prefill_gemm_output output;
     void *y; // [*][ldy]

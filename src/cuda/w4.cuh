@@ -36,32 +36,43 @@ __device__ static inline rounded_row rounded_row_at(unsigned char *memory, int g
 /* Groups of a row that a warp takes at a time, so that their latencies overlap. */
 enum { AT_ONCE = 4 };
 
-/* A warp rounds up to AT_ONCE groups: group first + u * step, u < AT_ONCE, if below `groups`; lane
- * l has inputs 2l and 2l + 1 of each. A NaN or infinity makes the scale NaN. */
-__device__ static inline void round_groups(const rounded_row &r, int groups, int first, int step,
-                                           const float2 (&v)[AT_ONCE])
+/* What a lane holds of U rounded groups: one word of each one's planes, which is number
+ * plane_word() of its 32, the scale and the sum. */
+template <int U> struct rounded_values {
+    uint32_t word[U];
+    float scale[U], sum[U];
+};
+__device__ static inline int plane_word()
 {
     const int lane = threadIdx.x % WARP;
-    uint32_t largest[AT_ONCE], high[AT_ONCE], low[AT_ONCE];
-    float scale[AT_ONCE];
-    int sum[AT_ONCE];
+    return (lane & 3) * 8 + (lane >> 3) + (lane & 4);
+}
+
+/* A warp rounds U groups, of which lane l has the inputs 2l and 2l + 1. A NaN or infinity
+ * makes the scale NaN. */
+template <int U> __device__ static inline rounded_values<U> round_together(const float2 (&v)[U])
+{
+    const int lane = threadIdx.x % WARP;
+    rounded_values<U> r;
+    uint32_t largest[U], high[U], low[U];
+    int sum[U];
     /* Magnitudes are ordered like their bits, and NaN and infinity come last. */
 #pragma unroll
-    for (int u = 0; u < AT_ONCE; u++)
+    for (int u = 0; u < U; u++)
         largest[u] =
             max(__float_as_uint(v[u].x) & 0x7fffffffu, __float_as_uint(v[u].y) & 0x7fffffffu);
 #pragma unroll
-    for (int u = 0; u < AT_ONCE; u++) largest[u] = __reduce_max_sync(0xffffffffu, largest[u]);
+    for (int u = 0; u < U; u++) largest[u] = __reduce_max_sync(0xffffffffu, largest[u]);
     /* Inputs 2l and 2l + 1 are bytes 0 and 2 of a word, or 1 and 3 for the upper half of 16. */
     const int shift = lane & 4 ? 8 : 0;
 #pragma unroll
-    for (int u = 0; u < AT_ONCE; u++) {
+    for (int u = 0; u < U; u++) {
         const bool bad = largest[u] >= 0x7f800000u;
         const float most = __uint_as_float(largest[u]);
         /* Below 2^-100 everything rounds to zero: its inverse would overflow. */
         const bool some = !bad && most > 0x1p-100f;
         const float inverse = some ? __fdividef(16256.0f, most) : 0;
-        scale[u] = bad ? __uint_as_float(0x7fc00000u) : some ? most * (1.0f / 16256.0f) : 0;
+        r.scale[u] = bad ? __uint_as_float(0x7fc00000u) : some ? most * (1.0f / 16256.0f) : 0;
         const int a = some ? __float2int_rn(v[u].x * inverse) : 0;
         const int b = some ? __float2int_rn(v[u].y * inverse) : 0;
         sum[u] = a + b;
@@ -71,31 +82,41 @@ __device__ static inline void round_groups(const rounded_row &r, int groups, int
         low[u] = ((uint32_t)(low_a & 255) | (uint32_t)(low_b & 255) << 16) << shift;
     }
 #pragma unroll
-    for (int u = 0; u < AT_ONCE; u++) {
-        sum[u] = __reduce_add_sync(0xffffffffu, sum[u]);
+    for (int u = 0; u < U; u++) {
+        r.sum[u] = r.scale[u] * (float)__reduce_add_sync(0xffffffffu, sum[u]);
         high[u] |= __shfl_xor_sync(0xffffffffu, high[u], 4);
         low[u] |= __shfl_xor_sync(0xffffffffu, low[u], 4);
+        r.word[u] = lane & 4 ? low[u] : high[u];
     }
+    return r;
+}
+
+/* Rounds group first + u * step, u < U, if below `groups`. */
+template <int U>
+__device__ static inline void round_groups(const rounded_row &r, int groups, int first, int step,
+                                           const float2 (&v)[U])
+{
+    const rounded_values<U> g = round_together(v);
 #pragma unroll
-    for (int u = 0; u < AT_ONCE; u++) {
+    for (int u = 0; u < U; u++) {
         const int group = first + u * step;
         if (group >= groups) break;
-        r.planes[((size_t)group * 4 + (lane & 3)) * 8 + (lane >> 3) + (lane & 4)] =
-            lane & 4 ? low[u] : high[u];
-        if (lane == 0) {
-            r.scales[group] = scale[u];
-            r.sums[group] = scale[u] * (float)sum[u];
+        r.planes[(size_t)group * 32 + plane_word()] = g.word[u];
+        if (threadIdx.x % WARP == 0) {
+            r.scales[group] = g.scale[u];
+            r.sums[group] = g.sum[u];
         }
     }
 }
 
 /* A lane's inputs of those groups, zero beyond the last. From the second-level cache: other
  * multiprocessors wrote them. */
-__device__ static inline void load_groups(float2 (&v)[AT_ONCE], const float *x, int groups,
-                                          int first, int step)
+template <int U>
+__device__ static inline void load_groups(float2 (&v)[U], const float *x, int groups, int first,
+                                          int step)
 {
 #pragma unroll
-    for (int u = 0; u < AT_ONCE; u++) {
+    for (int u = 0; u < U; u++) {
         const int group = first + u * step;
         v[u] = make_float2(0, 0);
         if (group < groups) v[u] = __ldcg((const float2 *)x + group * WARP + threadIdx.x % WARP);
@@ -150,58 +171,88 @@ __device__ static inline void multiply_fragment(const w4_fragment &f, unsigned c
 
 /* ---- staging an input row, by a whole block ---- */
 
-/* The factors of a norm that this lane needs first: loaded before the input is there. */
-__device__ static inline void load_factors(float2 (&f)[AT_ONCE], const float *factor, int groups)
+enum { BLOCK_WARPS = 8 };
+
+/* This thread's warp, so that the compiler knows how large it can be. */
+__device__ static inline int block_warp()
 {
-    const int warp = threadIdx.x / WARP, warps = blockDim.x / WARP, lane = threadIdx.x % WARP;
+    return threadIdx.x / WARP % BLOCK_WARPS;
+}
+
+/* A number that is known when compiling, or 0, and the same when it is not. */
+__device__ static constexpr int known_or(int known, int value)
+{
+    return known ? known : value;
+}
+
+/* The factors of a norm that this lane needs first: loaded before the input is there. */
+__device__ static __forceinline__ void load_factors(float2 (&f)[AT_ONCE], const float *factor,
+                                                    int groups)
+{
+    const int warp = block_warp(), lane = threadIdx.x % WARP;
 #pragma unroll
     for (int u = 0; u < AT_ONCE; u++)
-        if (warp + u * warps < groups)
-            f[u] = ((const float2 *)factor)[(warp + u * warps) * WARP + lane];
+        if (warp + u * BLOCK_WARPS < groups)
+            f[u] = ((const float2 *)factor)[(warp + u * BLOCK_WARPS) * WARP + lane];
 }
 
 /* u = x r factor, rounded. r = 1 / sqrt(mean square + eps); returns the mean square. `held` is from
  * load_factors. `small` [32] is free again after the next barrier. */
-__device__ static inline float stage_norm(const rounded_row &row, const float *x,
-                                          const float *factor, const float2 (&held)[AT_ONCE],
-                                          int groups, float eps, float *small)
+__device__ static __forceinline__ float stage_norm(const rounded_row &row, const float *x,
+                                                   const float *factor,
+                                                   const float2 (&held)[AT_ONCE], int groups,
+                                                   float eps, float *small)
 {
-    const int warp = threadIdx.x / WARP, warps = blockDim.x / WARP, lane = threadIdx.x % WARP;
-    const bool once = groups <= AT_ONCE * warps; /* the inputs stay in registers */
+    const int warp = block_warp(), lane = threadIdx.x % WARP;
+    const bool once = groups <= AT_ONCE * BLOCK_WARPS; /* the inputs stay in registers */
     float2 v[AT_ONCE];
     float sum = 0;
 #pragma unroll 1
-    for (int g = warp; g < groups; g += AT_ONCE * warps) {
-        load_groups(v, x, groups, g, warps);
+    for (int g = warp; g < groups; g += AT_ONCE * BLOCK_WARPS) {
+        load_groups(v, x, groups, g, BLOCK_WARPS);
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++) sum += v[u].x * v[u].x + v[u].y * v[u].y;
     }
-    const float mean = block_sum(sum, small) / (float)(groups * W4_GROUP);
+    const float mean = block_sum<BLOCK_WARPS>(sum, small) / (float)(groups * W4_GROUP);
     const float r = inverse_root_finite(mean + eps);
 #pragma unroll 1
-    for (int g = warp; g < groups; g += AT_ONCE * warps) {
-        if (!once) load_groups(v, x, groups, g, warps);
+    for (int g = warp; g < groups; g += AT_ONCE * BLOCK_WARPS) {
+        if (!once) load_groups(v, x, groups, g, BLOCK_WARPS);
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++) {
-            if (g + u * warps >= groups) break;
+            if (g + u * BLOCK_WARPS >= groups) break;
             const float2 f =
-                g == warp ? held[u] : ((const float2 *)factor)[(g + u * warps) * WARP + lane];
+                g == warp ? held[u] : ((const float2 *)factor)[(g + u * BLOCK_WARPS) * WARP + lane];
             v[u].x *= r * f.x, v[u].y *= r * f.y;
         }
-        round_groups(row, groups, g, warps, v);
+        round_groups(row, groups, g, BLOCK_WARPS, v);
     }
     return mean;
 }
 
-/* x as it is, rounded. */
-__device__ static inline void stage_plain(const rounded_row &row, const float *x, int groups)
+/* x as it is, rounded. GROUPS: as many as `groups`, or 0 if they are not known when compiling; if
+ * they are, all are asked for before the first is waited for. */
+template <int GROUPS>
+__device__ static __forceinline__ void stage_plain(const rounded_row &row, const float *x,
+                                                   int groups)
 {
-    const int warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
-    float2 v[AT_ONCE];
+    if constexpr (GROUPS > 0) {
+        enum { OF_WARP = (GROUPS + BLOCK_WARPS - 1) / BLOCK_WARPS, U = OF_WARP % 3 ? 4 : 3 };
+        enum { PASSES = (OF_WARP + U - 1) / U };
+        float2 v[PASSES][U];
+#pragma unroll
+        for (int p = 0; p < PASSES; p++)
+            load_groups(v[p], x, GROUPS, block_warp() + p * U * BLOCK_WARPS, BLOCK_WARPS);
+#pragma unroll
+        for (int p = 0; p < PASSES; p++)
+            round_groups(row, GROUPS, block_warp() + p * U * BLOCK_WARPS, BLOCK_WARPS, v[p]);
+    } else {
+        float2 v[AT_ONCE];
 #pragma unroll 1
-    for (int g = warp; g < groups; g += AT_ONCE * warps) {
-        load_groups(v, x, groups, g, warps);
-        round_groups(row, groups, g, warps, v);
+        for (int g = block_warp(); g < groups; g += AT_ONCE * BLOCK_WARPS) {
+            load_groups(v, x, groups, g, BLOCK_WARPS);
+            round_groups(row, groups, g, BLOCK_WARPS, v);
+        }
     }
 }
 

@@ -148,6 +148,9 @@ void bench_prefill(const prefill_device *device, bool whole)
     prefill_moe_plan_init(&plan, memory, MAX_TOKENS, EXPERTS, SLOTS, true);
     void *workspace;
     CU(cudaMalloc(&workspace, (size_t)prefill_gdn_workspace_bytes(16, 32)));
+    unsigned char *rounded;
+    CU(cudaMalloc(&rounded, std::max(prefill_rounded_bytes(device, MAX_TOKENS, 4096),
+                                     prefill_rounded_bytes(device, (int64_t)rows, WIDTH))));
     const int32_t n_blocks = 131072 / 256;
     std::vector<int32_t> table(n_blocks);
     for (int32_t i = 0; i < n_blocks; i++) table[i] = (i * 37 + 11) % n_blocks;
@@ -165,8 +168,8 @@ void bench_prefill(const prefill_device *device, bool whole)
         auto dense = [&](const char *name, const weights &m, prefill_gemm_output output, void *to,
                          int64_t ldy, int layers) {
             a = prefill_gemm_args{};
-            a.x = split, a.ldx = split_halves(m.w.cols), a.n_rows = n, a.output = output, a.y = to,
-            a.ldy = ldy;
+            a.x = split, a.ldx = split_halves(m.w.cols), a.n_rows = a.n_inputs = n;
+            a.rounded = rounded, a.output = output, a.y = to, a.ldy = ldy;
             double us = time_of(
                 [&](int i) {
                     a.w = m.w;
@@ -217,7 +220,7 @@ void bench_prefill(const prefill_device *device, bool whole)
             a.shared_blocks = m.w.blocks + EXPERTS * m.bytes;
             a.shared_factors = m.factors + (size_t)EXPERTS * w4_strips(m.w.rows);
             a.x = gather ? split : h, a.ldx = split_halves(m.w.cols), a.plan = &plan,
-            a.gather = gather;
+            a.gather = gather, a.n_inputs = gather ? n : 9 * n, a.rounded = rounded;
             a.output = output, a.y = to, a.ldy = ldy;
             double us = time_of([&](int) { CU(prefill_gemm(device, &a, 0)); }, 10);
             line(name, 40, us, 2 * t * 9 * m.w.rows * m.w.cols,

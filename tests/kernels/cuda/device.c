@@ -1,5 +1,6 @@
 #include "device.h"
 
+#include "cuda/prefill_kernels.cuh"
 #include "support/support.h"
 
 enum { MOST_ALLOCATIONS = 512 };
@@ -10,6 +11,14 @@ static int n_allocations;
 void assert_cuda(cudaError_t status, const char *what)
 {
     if (status != cudaSuccess) fail_msg("%s: %s", what, cudaGetErrorString(status));
+}
+
+bool gpu_begin(void)
+{
+    int n = 0;
+    prefill_device device;
+    return cudaGetDeviceCount(&n) == cudaSuccess && n > 0 &&
+           prefill_device_init(&device, false) == cudaSuccess;
 }
 
 void *gpu_bytes(const void *from, size_t n)

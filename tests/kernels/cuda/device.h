@@ -4,6 +4,9 @@
 
 #include "cuda/decode_kernels.h"
 
+/* Whether there is a device that the kernels can run on; makes it ready for them. */
+bool gpu_begin(void);
+
 /* `what` was tried. */
 void assert_cuda(cudaError_t status, const char *what);
 

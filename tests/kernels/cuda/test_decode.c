@@ -640,8 +640,7 @@ static void test_sample(void **state)
 
 int main(void)
 {
-    int n = 0;
-    if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) {
+    if (!gpu_begin()) {
         printf("SKIP: no CUDA device\n");
         return 77;
     }

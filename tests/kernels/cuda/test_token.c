@@ -272,15 +272,31 @@ static gemv_args product(const w4_matrix *w, gemv_input input, const float *x, c
                        .layer = layer};
 }
 
-static void mix_by_kernels(int layer)
+/* Steps by launches of their own; or added to a chain. */
+static void step_gemv(const gemv_args *a, chain_args *chain)
+{
+    if (chain)
+        chain_add_gemv(chain, a, 132);
+    else
+        assert_cuda(launch_gemv(a, 132, 0), "launch_gemv");
+}
+static void step_gdn(const gdn_step_args *a, chain_args *chain)
+{
+    if (chain)
+        chain_add_gdn(chain, a);
+    else
+        assert_cuda(launch_gdn_step(a, 0), "launch_gdn_step");
+}
+
+static void mix_by_kernels(int which, int layer, chain_args *chain)
 {
     bool attention = layer == 1;
-    store_view store = store_of(0);
-    gemv_args in = product(attention ? &m.attention_in : &m.gdn_in, GEMV_INPUT_NORM, m.x[0],
+    store_view store = store_of(which);
+    gemv_args in = product(attention ? &m.attention_in : &m.gdn_in, GEMV_INPUT_NORM, m.x[which],
                            m.input_norm, m.projected, layer);
     gemv_args out = product(&m.out, attention ? GEMV_INPUT_PLAIN : GEMV_INPUT_GATED_NORM, m.mixed,
-                            m.gdn_norm, m.x[0], layer);
-    assert_cuda(launch_gemv(&in, 132, 0), "launch_gemv");
+                            m.gdn_norm, m.x[which], layer);
+    step_gemv(&in, chain);
     if (attention) {
         attention_step_args a = {.store = store,
                                  .input = m.input,
@@ -311,18 +327,18 @@ static void mix_by_kernels(int layer)
                            .neg_exp_a = m.neg_exp_a,
                            .dt_bias = m.dt_bias,
                            .out = m.mixed};
-        assert_cuda(launch_gdn_step(&a, 0), "launch_gdn_step");
+        step_gdn(&a, chain);
     }
-    assert_cuda(launch_gemv(&out, 132, 0), "launch_gemv");
+    step_gemv(&out, chain);
 }
 
-static void moe_by_kernels(int layer)
+static void moe_by_kernels(int which, int layer, chain_args *chain)
 {
     w8_matrix router = m.router;
     router.rows = n_experts + 1;
     router_args r = {.w = router,
                      .n = 1,
-                     .x = m.x[0],
+                     .x = m.x[which],
                      .factor = m.post_norm,
                      .eps = 1e-6f,
                      .logits = m.logits,
@@ -337,12 +353,17 @@ static void moe_by_kernels(int layer)
                      .n_experts = n_experts,
                      .k = TOKEN_CHOSEN,
                      .n = 1,
-                     .x = m.x[0],
+                     .x = m.x[which],
                      .factor = m.post_norm,
                      .eps = 1e-6f,
                      .logits = m.logits,
                      .h = m.h,
-                     .x_out = m.x[0]};
+                     .x_out = m.x[which]};
+    if (chain) {
+        chain_add_router(chain, &r);
+        chain_add_experts(chain, &e);
+        return;
+    }
     assert_cuda(launch_router(&r, 0), "launch_router");
     assert_cuda(launch_expert_inner(&e, 0), "launch_expert_inner");
     assert_cuda(launch_expert_outer(&e, 0), "launch_expert_outer");
@@ -442,8 +463,8 @@ static void check_step(int32_t position)
 {
     set_position(position);
     for (int layer = 0; layer < N_LAYERS; layer++) {
-        mix_by_kernels(layer);
-        moe_by_kernels(layer);
+        mix_by_kernels(0, layer, NULL);
+        moe_by_kernels(0, layer, NULL);
         run_token(1, layer, layer + 1, false);
         compare_floats(m.x[1], m.x[0], HIDDEN, 2e-3,
                        text("layer %d at %d, x", layer, (int)position));
@@ -617,17 +638,56 @@ static void test_not_finite(void **state)
     }
 }
 
+/* Two layers and a part of the third, as kernels of their own or as one. */
+static void run_steps(int which, chain_args *chain)
+{
+    for (int layer = 0; layer < N_LAYERS; layer += 2) {
+        mix_by_kernels(which, layer, chain);
+        moe_by_kernels(which, layer, chain);
+    }
+    gemv_args in =
+        product(&m.attention_in, GEMV_INPUT_NORM, m.x[which], m.input_norm, m.projected, N_LAYERS);
+    step_gemv(&in, chain);
+}
+
+/* The chain (chain.cu) has the bits of the kernels it stands for, every time. */
+static void test_chain(void **state)
+{
+    (void)state;
+    const size_t states = (size_t)2 * LAYER_FLOATS * 4;
+    float *projected = gpu_floats(NULL, ATTENTION_ROWS);
+    unsigned *counters = gpu_bytes(NULL, CHAIN_STEPS * sizeof *counters);
+    for (int32_t position = 0; position < 20; position++) {
+        n_experts = position % 2 ? FEW_EXPERTS : MOST_EXPERTS;
+        set_position(position);
+        run_steps(0, NULL);
+        assert_cuda(cudaDeviceSynchronize(), "kernels");
+        copy(projected, m.projected, ATTENTION_ROWS * 4);
+        chain_args chain = {.counters = counters};
+        run_steps(1, &chain);
+        assert_int_equal(chain.n_steps, 13);
+        assert_cuda(cudaMemset(counters, 0, CHAIN_STEPS * sizeof *counters), "cudaMemset");
+        assert_cuda(launch_chain(&chain, 0), "launch_chain");
+        assert_cuda(cudaDeviceSynchronize(), "chain");
+        compare_bits(m.x[1], m.x[0], HIDDEN * 4, text("x at %d", (int)position));
+        compare_bits(m.states[1], m.states[0], states, text("states at %d", (int)position));
+        compare_bits(m.projected, projected, ATTENTION_ROWS * 4, text("q at %d", (int)position));
+    }
+    n_experts = MOST_EXPERTS;
+}
+
 int main(void)
 {
-    int n = 0, n_sms = 0;
-    if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0 ||
-        cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, 0) != cudaSuccess ||
-        !token_fits_device(n_sms) || !token_rows_fit_device(n_sms)) {
-        printf("SKIP: no CUDA device that can run it\n");
+    int n_sms = 0;
+    if (!gpu_begin() ||
+        cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, 0) != cudaSuccess) {
+        printf("SKIP: no CUDA device\n");
         return 77;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_steps), cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_rows), cmocka_unit_test(test_row_not_finite)};
-    return cmocka_run_group_tests(tests, make_model, NULL);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_chain), cmocka_unit_test(test_steps),
+                                       cmocka_unit_test(test_not_finite),
+                                       cmocka_unit_test(test_rows),
+                                       cmocka_unit_test(test_row_not_finite)};
+    const bool whole = token_fits_device(n_sms) && token_rows_fit_device(n_sms);
+    return _cmocka_run_group_tests("token", tests, whole ? 5 : 1, make_model, NULL);
 }
