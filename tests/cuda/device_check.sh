@@ -91,6 +91,7 @@ if command -v compute-sanitizer >/dev/null; then
         done
         CALLA_TEST_FILTER='test_steps_ahead' sanitize $tool oracle-a "$programs/test_sequences"
         CALLA_TEST_FILTER='test_*not_finite' sanitize $tool token "$programs/test_token"
+        CALLA_TEST_FILTER='test_chain' sanitize $tool chain "$programs/test_token"
     done
 else
     say "skipped the sanitizer's steps: no compute-sanitizer"
