@@ -183,7 +183,7 @@ static calla_status gdn_piece(chunk *t, const piece *r)
                           .o = p->o + row * (size_t)c->value_size,
                           .mixed = halves_at(p->mixed, row * (size_t)split_halves(c->value_size)),
                           .workspace = p->workspace};
-    TRY_CHUNK(t, prefill_gdn_convolve(&a, b->stream));
+    TRY_CHUNK(t, prefill_gdn_convolve(&b->device, &a, b->stream));
     cuda_profile_mark(b, OP_GDN_CONV, 1);
     TRY_CHUNK(t, prefill_gdn_scan(&b->device, &a, b->stream));
     TRY_CHUNK(t, prefill_gdn_gated_norm(&a, b->stream));

@@ -1,65 +1,43 @@
 /* Gated DeltaNet of a chunk (MODEL.md 3.4 to 3.7): convolution, gates, recurrence, gated norm. */
 #include "cuda/prefill_gdn.cuh"
 
-enum { TAPS = 4 };
-
 /* ---- convolution ---- */
 
 enum { CONV_TOKENS = 8 };
 
-/* Row t of the projected channels; rows -3 ... -1 are the window's. */
-static __device__ __forceinline__ float4 channel_row(const prefill_gdn_args &a, int64_t channels,
-                                                     int32_t t, int32_t channel)
-{
-    if (t >= 0) return *(const float4 *)(a.projected + t * a.projected_stride + channel);
-    if (a.first + t < 0) return float4{0, 0, 0, 0};
-    return *(const float4 *)(a.window_in + (a.first + t) % TAPS * channels + channel);
-}
-
-static __device__ __forceinline__ float convolve(const float (&taps)[TAPS], float r0, float r1,
-                                                 float r2, float r3)
-{
-    return silu(fmaf(taps[3], r3, fmaf(taps[2], r2, fmaf(taps[1], r1, taps[0] * r0))));
-}
-
-/* A warp: 128 channels, which are one head of q, k or v, of eight tokens. Moves 4 (11 / 8 + 1)
- * bytes a channel and token. */
-static __global__ void __launch_bounds__(128) convolve_kernel(prefill_gdn_args a, int32_t units)
+/* A warp: 128 channels, which are one head of q, k or v, of eight tokens, of the units from
+ * first_unit on; the window of all. Moves 4 (11 / 8 + 1) bytes a channel and token. */
+static __global__ void __launch_bounds__(128)
+    convolve_kernel(prefill_gdn_args a, int32_t first_unit, int32_t units)
 {
     wait_for_stream();
-    int32_t unit = blockIdx.y * 4 + threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (unit >= units) return;
-    int32_t channel = unit * HEAD + lane * 4, t0 = blockIdx.x * CONV_TOKENS;
+    int32_t unit = first_unit + blockIdx.y * 4 + threadIdx.x / 32, lane = threadIdx.x % 32;
+    int32_t t0 = blockIdx.x * CONV_TOKENS;
     int64_t channels = (int64_t)units * HEAD;
-    float taps[4][TAPS];
-    for (int i = 0; i < TAPS; i++) {
-        float4 v = *(const float4 *)(a.taps + i * channels + channel);
-        taps[0][i] = v.x, taps[1][i] = v.y, taps[2][i] = v.z, taps[3][i] = v.w;
-    }
-    float4 rows[TAPS - 1 + CONV_TOKENS];
+    if (unit < units) {
+        int32_t channel = unit * HEAD + lane * 4;
+        gdn_taps taps = gdn_load_taps(a, channels, channel);
+        float4 rows[TAPS - 1 + CONV_TOKENS];
 #pragma unroll
-    for (int i = 0; i < TAPS - 1 + CONV_TOKENS; i++)
-        rows[i] = channel_row(a, channels, min(t0 + i - 3, a.n_tokens - 1), channel);
+        for (int i = 0; i < TAPS - 1 + CONV_TOKENS; i++)
+            rows[i] = gdn_channel_row(a, channels, min(t0 + i - 3, a.n_tokens - 1), channel);
 #pragma unroll
-    for (int i = 0; i < CONV_TOKENS; i++) {
-        int32_t t = t0 + i;
-        if (t >= a.n_tokens) break;
-        float4 f;
-        f.x = convolve(taps[0], rows[i].x, rows[i + 1].x, rows[i + 2].x, rows[i + 3].x);
-        f.y = convolve(taps[1], rows[i].y, rows[i + 1].y, rows[i + 2].y, rows[i + 3].y);
-        f.z = convolve(taps[2], rows[i].z, rows[i + 1].z, rows[i + 2].z, rows[i + 3].z);
-        f.w = convolve(taps[3], rows[i].w, rows[i + 1].w, rows[i + 2].w, rows[i + 3].w);
-        if (unit < 2 * a.n_key_heads) {
-            float sum = warp_sum(f.x * f.x + f.y * f.y + (f.z * f.z + f.w * f.w));
-            float r = (unit < a.n_key_heads ? 0.08838834764831845f : 1.0f) / sqrtf(sum + 1e-6f) +
-                      (sum - sum);
-            f.x *= r, f.y *= r, f.z *= r, f.w *= r;
+        for (int i = 0; i < CONV_TOKENS; i++) {
+            int32_t t = t0 + i;
+            if (t >= a.n_tokens) break;
+            float4 f = gdn_convolve(taps, &rows[i]);
+            f = float4{silu(f.x), silu(f.y), silu(f.z), silu(f.w)};
+            if (unit < 2 * a.n_key_heads) f = gdn_normed(f, unit < a.n_key_heads);
+            *(float4 *)(a.f + t * channels + channel) = f;
         }
-        *(float4 *)(a.f + t * channels + channel) = f;
     }
-    for (int i = 0; blockIdx.x == gridDim.x - 1 && i < TAPS - 1; i++)
-        *(float4 *)(a.window_out + (a.first + a.n_tokens - 3 + i + TAPS) % TAPS * channels +
-                    channel) = channel_row(a, channels, a.n_tokens - 3 + i, channel);
+    if (blockIdx.x < gridDim.x - 1) return;
+    for (int32_t u = unit - first_unit; u < units; u += gridDim.y * 4)
+        for (int i = 0; i < TAPS - 1; i++) {
+            int32_t channel = u * HEAD + lane * 4;
+            *(float4 *)(a.window_out + (a.first + a.n_tokens - 3 + i + TAPS) % TAPS * channels +
+                        channel) = gdn_channel_row(a, channels, a.n_tokens - 3 + i, channel);
+        }
 }
 
 static __global__ void gates_kernel(prefill_gdn_args a, int64_t first_column)
@@ -75,11 +53,14 @@ static __global__ void gates_kernel(prefill_gdn_args a, int64_t first_column)
     a.beta[i] = sigmoid(row[heads + h]);
 }
 
-cudaError_t prefill_gdn_convolve(const prefill_gdn_args *args, cudaStream_t stream)
+cudaError_t prefill_gdn_convolve(const prefill_device *device, const prefill_gdn_args *args,
+                                 cudaStream_t stream)
 {
     int32_t units = 2 * args->n_key_heads + args->n_value_heads;
-    dim3 grid((unsigned)ceil_div(args->n_tokens, CONV_TOKENS), (unsigned)ceil_div(units, 4));
-    cudaError_t e = launch(convolve_kernel, grid, 128, 0, stream, *args, units);
+    int32_t first = prefill_gdn_grid(device) > 1 ? 2 * args->n_key_heads : 0;
+    dim3 grid((unsigned)ceil_div(args->n_tokens, CONV_TOKENS),
+              (unsigned)ceil_div(units - first, 4));
+    cudaError_t e = launch(convolve_kernel, grid, 128, 0, stream, *args, first, units);
     if (e) return e;
     int64_t gates = (int64_t)args->n_tokens * args->n_value_heads;
     return launch(gates_kernel, (unsigned)ceil_div(gates, 256), 256, 0, stream, *args,

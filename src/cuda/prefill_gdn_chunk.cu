@@ -7,11 +7,12 @@
  * A product of two f32 matrices is three of bf16 (high and low parts, without low by low), f32
  * sums: an error of about 2^-16 of the factors' sizes. All of it is computed transposed, value
  * columns by tokens or key dims: a warp owns 16 value columns, and what one product leaves in
- * registers is the next one's left operand. Nothing but the state goes from chunk to chunk. */
+ * registers is the next one's left operand. Nothing but the state goes from chunk to chunk. On
+ * Hopper prefill_gdn_hopper.cu walks. */
 #include "cuda/prefill_gdn_chunk.cuh"
 
 enum {
-    SEGMENT = 16, /* chunks prepared at a time: their workspace stays in L2 */
+    SEGMENT = 32, /* chunks prepared at a time */
     COLUMNS = 32, /* value columns of a block */
 };
 
@@ -330,6 +331,7 @@ cudaError_t prefill_gdn_init(const prefill_device *device)
         e = cudaFuncSetAttribute((const void *)chunk_walk_kernel<1>, most, walk_shared_bytes(1));
     if (!e && device->shared_bytes >= walk_shared_bytes(2))
         e = cudaFuncSetAttribute((const void *)chunk_walk_kernel<2>, most, walk_shared_bytes(2));
+    if (!e && prefill_gdn_has_hopper(device)) e = prefill_gdn_hopper_init();
     return e;
 }
 
@@ -338,13 +340,16 @@ cudaError_t prefill_gdn_chunks(const prefill_device *device, const prefill_gdn_a
 {
     chunk_workspace w = workspace_at(args->workspace, args->n_key_heads, args->n_value_heads);
     int32_t n = (int32_t)((args->first + args->n_tokens - 1) / CHUNK - args->first / CHUNK) + 1;
+    bool hopper = prefill_gdn_has_hopper(device);
     bool two = device->shared_bytes >= walk_shared_bytes(2);
     unsigned blocks = (unsigned)args->n_value_heads * (HEAD / COLUMNS);
     for (int32_t c = 0; c < n; c += SEGMENT) {
         int32_t here = n - c < SEGMENT ? n - c : SEGMENT;
         const float *state = c > 0 ? args->state_out : args->first > 0 ? args->state_in : NULL;
         cudaError_t e = prefill_gdn_prepare(args, &w, c, here, stream);
-        if (!e)
+        if (!e && hopper)
+            e = prefill_gdn_hopper_walk(args, &w, c, here, state, stream);
+        else if (!e)
             e = launch(two ? chunk_walk_kernel<2> : chunk_walk_kernel<1>, blocks, 128,
                        (size_t)walk_shared_bytes(two ? 2 : 1), stream, *args, w, c, here, state);
         if (e) return e;

@@ -8,12 +8,13 @@
 enum {
     CHUNK = 64,
     KEY_PLANE = CHUNK * HEAD * 2,     /* bytes of K or Q in one bf16 */
+    KEY_BLOCK = CHUNK * 128,          /* of 64 of their dims */
     SQUARE_PLANE = CHUNK * CHUNK * 2, /* of T or P */
 };
 
 /* Workspace of a segment of chunks: [chunks][key heads] of k, q and [chunks][value heads] of the
- * rest. A plane is in the order it has in shared memory: rows of 16-byte pieces, swapped by row
- * % 8. */
+ * rest. A plane is in the order it has in shared memory: rows of 128 bytes, 16-byte pieces swapped
+ * by row % 8; K and Q as two such blocks of 64 dims. */
 typedef struct key_parts {
     unsigned char k[2][KEY_PLANE], q[2][KEY_PLANE]; /* high, low */
 } key_parts;
@@ -54,7 +55,7 @@ static __device__ __forceinline__ void split_pair(float x, float y, uint32_t &hi
 /* Offsets of 16-byte pieces within planes of 16 and 8 pieces a row. */
 static __device__ __forceinline__ uint32_t key_piece(int row, int piece)
 {
-    return (uint32_t)(row * HEAD * 2 + ((piece ^ (row & 7)) << 4));
+    return (uint32_t)(piece / 8 * KEY_BLOCK + row * 128 + ((piece % 8 ^ (row & 7)) << 4));
 }
 static __device__ __forceinline__ uint32_t square_piece(int row, int piece)
 {
@@ -87,6 +88,14 @@ static __device__ __forceinline__ void multiply_split(float (*d)[4], const uint3
         multiply_bf16(d[2 * i + 1], a[0], b.high[i][2], b.high[i][3]);
     }
 }
+
+/* The walk over n_chunks prepared chunks on Hopper, from state_in (NULL: zeros) to args->state_out;
+ * only where prefill_gdn_has_hopper, after prefill_gdn_hopper_init. */
+bool prefill_gdn_has_hopper(const prefill_device *device);
+cudaError_t prefill_gdn_hopper_init();
+cudaError_t prefill_gdn_hopper_walk(const prefill_gdn_args *args, const chunk_workspace *workspace,
+                                    int32_t first_chunk, int32_t n_chunks, const float *state_in,
+                                    cudaStream_t stream);
 
 cudaError_t prefill_gdn_prepare_init();
 /* n_chunks chunks from first_chunk of the call on, to the workspace. */

@@ -1,71 +1,124 @@
-/* What of a chunk of the recurrence does not depend on the state (prefill_gdn_chunk.cu): K and Q as
- * sums of two bf16; of every value head T = (I + A)^-1, with A_ij = beta_i e^(G_i - G_j) K_i K_j
- * for i > j, P_ij = e^(G_i - G_j) Q_i K_j for i >= j, and the gates. */
+/* What of a chunk of the recurrence does not depend on the state (prefill_gdn_chunk.cu): K and Q,
+ * convolved and normed, as sums of two bf16; of every value head T = (I + A)^-1, with A_ij = beta_i
+ * e^(G_i - G_j) K_i K_j for i > j, P_ij = e^(G_i - G_j) Q_i K_j for i >= j, and the gates. */
 #include "cuda/prefill_gdn_chunk.cuh"
 
 enum {
     PREPARE_THREADS = 256,
-    PART = CHUNK / 2, /* rows of the blocks T is computed in */
+    PREPARE_HEADS = 2, /* value heads at a time */
+    TILE = 16,         /* T is computed in blocks of 16, then of 32 */
+    PART = CHUNK / 2,
+    SQUARE_PITCH = CHUNK + 4,
     PART_PITCH = PART + 4,
 };
 
-/* Of one value head: T's blocks on the diagonal, and A's block below them times the first. */
-typedef struct inverse_parts {
-    float diagonal[2][PART][PART_PITCH];
-    float below[PART][PART_PITCH];
-} inverse_parts;
+/* What takes the place of the keys once their products are done. */
+typedef struct prepare_squares_shared {
+    unsigned char p[PREPARE_HEADS][2][SQUARE_PLANE];
+    float product[PREPARE_HEADS][PART][PART_PITCH]; /* A's block below the diagonal times T's */
+} prepare_squares_shared;
 
 typedef struct prepare_shared {
     union {
         key_parts keys;
-        inverse_parts inverse[2]; /* once the products are done */
+        prepare_squares_shared squares;
     };
-    float a[2][CHUNK][CHUNK + 4];
-    float sum[2][CHUNK]; /* G */
-    float beta[2][CHUNK];
+    float a[PREPARE_HEADS][CHUNK][SQUARE_PITCH]; /* A, and then T in its place */
+    float sum[PREPARE_HEADS][CHUNK];             /* G */
+    float beta[PREPARE_HEADS][CHUNK];
 } prepare_shared;
 
-/* Four warps read rows of f, all of a warp's before it goes on, and write both parts to shared
- * memory and to the workspace. */
-static __device__ void split_rows(const float *f, int64_t stride, int32_t n,
-                                  unsigned char (*shared)[KEY_PLANE],
-                                  unsigned char (*out)[KEY_PLANE])
+/* Eight numbers as 16-byte pieces of both parts. */
+static __device__ __forceinline__ void split_piece(const float4 &x, const float4 &y, uint4 &high,
+                                                   uint4 &low)
 {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    float4 rows[CHUNK / 4];
+    split_pair(x.x, x.y, high.x, low.x);
+    split_pair(x.z, x.w, high.y, low.y);
+    split_pair(y.x, y.y, high.z, low.z);
+    split_pair(y.z, y.w, high.w, low.w);
+}
+
+/* Four warps convolve and norm q or k of a key head, 16 rows each, all of whose loads are under way
+ * before the first is used, and write both parts to shared memory and to the workspace. The chunk's
+ * n rows begin with the call's row `begin`; those behind are zero. */
+static __device__ __forceinline__ void convolve_rows(const prefill_gdn_args &a, int32_t begin,
+                                                     int32_t n, int32_t unit,
+                                                     unsigned char (*shared)[KEY_PLANE],
+                                                     unsigned char (*out)[KEY_PLANE])
+{
+    enum { ROWS = CHUNK / 4 };
+    int lane = threadIdx.x % 32, first = threadIdx.x / 32 % 4 * ROWS;
+    int64_t channels = (int64_t)(2 * a.n_key_heads + a.n_value_heads) * HEAD;
+    int32_t channel = unit * HEAD + lane * 4;
+    gdn_taps taps = gdn_load_taps(a, channels, channel);
+    float4 rows[TAPS - 1 + ROWS];
 #pragma unroll
-    for (int i = 0; i < CHUNK / 4; i++) {
-        int row = warp + i * 4;
-        rows[i] = row < n ? *(const float4 *)(f + row * stride + lane * 4) : float4{0, 0, 0, 0};
+    for (int i = 0; i < TAPS - 1 + ROWS; i++) {
+        int32_t t = begin + min(first + i - (TAPS - 1), n - 1);
+        rows[i] = i < TAPS - 1 ? gdn_channel_row(a, channels, t, channel)
+                               : *(const float4 *)(a.projected + t * a.projected_stride + channel);
     }
 #pragma unroll
-    for (int i = 0; i < CHUNK / 4; i++) {
+    for (int i = 0; i < ROWS; i++) {
+        float4 f = gdn_convolve(taps, &rows[i]);
+        f = float4{silu_fast(f.x), silu_fast(f.y), silu_fast(f.z), silu_fast(f.w)};
+        f = gdn_normed(f, unit < a.n_key_heads);
+        if (first + i >= n) f = float4{0, 0, 0, 0};
         uint2 high, low;
-        split_pair(rows[i].x, rows[i].y, high.x, low.x);
-        split_pair(rows[i].z, rows[i].w, high.y, low.y);
-        uint32_t at = key_piece(warp + i * 4, lane / 2) + lane % 2 * 8;
+        split_pair(f.x, f.y, high.x, low.x);
+        split_pair(f.z, f.w, high.y, low.y);
+        uint32_t at = key_piece(first + i, lane / 2) + lane % 2 * 8;
         *(uint2 *)(shared[0] + at) = high, *(uint2 *)(out[0] + at) = high;
         *(uint2 *)(shared[1] + at) = low, *(uint2 *)(out[1] + at) = low;
     }
 }
 
-/* Rows 16 (warp % 4) ... of K K^T, or by the last four warps of Q K^T. */
-static __device__ __forceinline__ void multiply_keys(const key_parts &keys, float (&product)[8][4])
+/* The strip of 16 rows of a warp: of K K^T, or by the last four warps, from the last strip on, of
+ * Q K^T. So every scheduler has as much to do. */
+static __device__ __forceinline__ int warp_strip()
 {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    uint32_t k = shared_address(keys.k), left = warp < 4 ? k : shared_address(keys.q);
+    int warp = threadIdx.x / 32;
+    return warp < 4 ? warp : 7 - warp;
+}
+
+/* The first 16 PAIRS columns of a strip, left is the planes of K or Q. */
+template <int PAIRS>
+static __device__ __forceinline__ void multiply_strip(uint32_t left, uint32_t k,
+                                                      float (&product)[8][4])
+{
+    int lane = threadIdx.x % 32;
 #pragma unroll 2
     for (int d = 0; d < HEAD / 16; d++) {
-        uint32_t at = key_piece(warp % 4 * 16 + lane % 16, 2 * d + lane / 16), a[2][4];
+        uint32_t at = key_piece((PAIRS - 1) * 16 + lane % 16, 2 * d + lane / 16), a[2][4];
         for (int i = 0; i < 2; i++) load_matrix4(a[i], left + i * KEY_PLANE + at);
-        split_operands<4> b;
+        split_operands<PAIRS> b;
 #pragma unroll
-        for (int p = 0; p < 4; p++) {
+        for (int p = 0; p < PAIRS; p++) {
             uint32_t from = key_piece(p * 16 + lane / 16 * 8 + lane % 8, 2 * d + lane / 8 % 2);
             load_matrix4(b.high[p], k + from);
             load_matrix4(b.low[p], k + KEY_PLANE + from);
         }
-        multiply_split<4>(product, a, b);
+        multiply_split<PAIRS>(product, a, b);
+    }
+}
+
+/* A warp's strip, but for what is above the diagonal's tile. */
+static __device__ __forceinline__ void multiply_keys(const key_parts &keys, float (&product)[8][4])
+{
+    uint32_t k = shared_address(keys.k), left = threadIdx.x < 128 ? k : shared_address(keys.q);
+    switch (warp_strip()) {
+    case 0:
+        multiply_strip<1>(left, k, product);
+        break;
+    case 1:
+        multiply_strip<2>(left, k, product);
+        break;
+    case 2:
+        multiply_strip<3>(left, k, product);
+        break;
+    default:
+        multiply_strip<4>(left, k, product);
+        break;
     }
 }
 
@@ -110,116 +163,158 @@ static __device__ void prepare_gates(const gate_pair &p, prepare_shared *s, chun
     }
 }
 
-/* 16 rows of a warp: of K K^T, A goes to shared memory; of Q K^T, P to the workspace. */
-static __device__ void prepare_squares(prepare_shared *s, square_parts *out, int which,
-                                       const float (&product)[8][4])
+/* e^x; 0 below 2^-126. Relative error of |x| / 2^23. */
+static __device__ __forceinline__ float exp_fast(float x)
 {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float e;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * 1.4426950408889634f));
+    return e;
+}
+
+/* A strip of a warp, of A or of P, to shared memory. */
+template <bool IS_A>
+static __device__ __forceinline__ void prepare_strip(prepare_shared *s, int which,
+                                                     const float (&product)[8][4])
+{
+    int lane = threadIdx.x % 32, strip = warp_strip();
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        int i = warp % 4 * 16 + lane / 4 + h * 8;
-        float sum = s->sum[which][i], beta = s->beta[which][i];
+        int i = strip * 16 + lane / 4 + h * 8, last = IS_A ? i - 1 : i;
+        float sum = s->sum[which][i], factor = IS_A ? s->beta[which][i] : 1.0f, v[16] = {};
 #pragma unroll
         for (int c = 0; c < 8; c++) {
+            if (c / 2 > strip) break;
             int j = c * 8 + lane % 4 * 2;
             float2 other = *(const float2 *)&s->sum[which][j];
-            /* Above the diagonal the exponent may be large: it is not computed. */
-            float e0 = j <= i ? expf(sum - other.x) : 0, e1 = j + 1 <= i ? expf(sum - other.y) : 0;
-            float v0 = product[c][2 * h], v1 = product[c][2 * h + 1];
-            if (warp < 4) {
-                *(float2 *)&s->a[which][i][j] =
-                    make_float2(j < i ? beta * v0 * e0 : 0, j + 1 < i ? beta * v1 * e1 : 0);
+            /* Above the diagonal the exponent may be large. */
+            float e0 = exp_fast(j <= last ? sum - other.x : -INFINITY);
+            float e1 = exp_fast(j + 1 <= last ? sum - other.y : -INFINITY);
+            v[2 * c] = factor * product[c][2 * h] * e0;
+            v[2 * c + 1] = factor * product[c][2 * h + 1] * e1;
+        }
+#pragma unroll
+        for (int c = 0; c < 8; c++) {
+            if (IS_A) {
+                *(float2 *)&s->a[which][i][c * 8 + lane % 4 * 2] =
+                    make_float2(v[2 * c], v[2 * c + 1]);
             } else {
                 uint32_t high, low, at = square_piece(i, c) + lane % 4 * 4;
-                split_pair(v0 * e0, v1 * e1, high, low);
-                *(uint32_t *)(out->p[0] + at) = high;
-                *(uint32_t *)(out->p[1] + at) = low;
+                split_pair(v[2 * c], v[2 * c + 1], high, low);
+                *(uint32_t *)(s->squares.p[which][0] + at) = high;
+                *(uint32_t *)(s->squares.p[which][1] + at) = low;
             }
         }
     }
 }
 
-/* One of T's blocks on the diagonal by forward substitution, a lane a column. */
-static __device__ void invert_diagonal(const float (*a)[CHUNK + 4], int part,
-                                       float (*out)[PART_PITCH])
+/* A column of the inverse of one of the four blocks of 16 on the diagonal, by forward substitution;
+ * 64 threads have one each. A is zero from the diagonal on. */
+static __device__ __forceinline__ void invert_tile(const float (*a)[SQUARE_PITCH], float (&t)[TILE])
 {
-    int column = threadIdx.x % 32;
-    float t[PART];
+    int column = threadIdx.x % TILE, at = threadIdx.x % 64 / TILE * TILE;
 #pragma unroll
-    for (int i = 0; i < PART; i++) {
-        float sum[4] = {};
+    for (int i = 0; i < TILE; i++) {
+        float sum[4] = {i == column ? 1.0f : 0.0f, 0, 0, 0};
 #pragma unroll
         for (int l = 0; l < i; l += 4) {
-            float4 v = *(const float4 *)&a[part * PART + i][part * PART + l];
-            sum[0] = fmaf(v.x, t[l], sum[0]);
-            if (l + 1 < i) sum[1] = fmaf(v.y, t[l + 1], sum[1]);
-            if (l + 2 < i) sum[2] = fmaf(v.z, t[l + 2], sum[2]);
-            if (l + 3 < i) sum[3] = fmaf(v.w, t[l + 3], sum[3]);
+            float4 v = *(const float4 *)&a[at + i][at + l];
+            sum[0] = fmaf(-v.x, t[l], sum[0]);
+            if (l + 1 < i) sum[1] = fmaf(-v.y, t[l + 1], sum[1]);
+            if (l + 2 < i) sum[2] = fmaf(-v.z, t[l + 2], sum[2]);
+            if (l + 3 < i) sum[3] = fmaf(-v.w, t[l + 3], sum[3]);
         }
-        t[i] = (i == column ? 1.0f : 0.0f) - ((sum[0] + sum[1]) + (sum[2] + sum[3]));
-        out[i][column] = t[i];
+        t[i] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
     }
 }
+static __device__ __forceinline__ void put_tile(float (*a)[SQUARE_PITCH], const float (&t)[TILE])
+{
+    int column = threadIdx.x % TILE, at = threadIdx.x % 64 / TILE * TILE;
+#pragma unroll
+    for (int i = 0; i < TILE; i++) a[at + i][at + column] = t[i];
+}
 
-/* sums = 8 neighbouring numbers of row i of x times y, both of PART columns. */
-static __device__ __forceinline__ void multiply_parts(const float *x, const float (*y)[PART_PITCH],
-                                                      int column, float (&sums)[8])
+/* sums = row x times COLUMNS columns of the N rows y. */
+template <int N, int COLUMNS, int PITCH>
+static __device__ __forceinline__ void multiply_row(const float *x, const float (*y)[PITCH],
+                                                    int column, float (&sums)[COLUMNS])
 {
 #pragma unroll
-    for (int c = 0; c < 8; c++) sums[c] = 0;
-#pragma unroll 8
-    for (int l = 0; l < PART; l++) {
-        float4 y0 = *(const float4 *)&y[l][column], y1 = *(const float4 *)&y[l][column + 4];
-        sums[0] = fmaf(x[l], y0.x, sums[0]), sums[1] = fmaf(x[l], y0.y, sums[1]);
-        sums[2] = fmaf(x[l], y0.z, sums[2]), sums[3] = fmaf(x[l], y0.w, sums[3]);
-        sums[4] = fmaf(x[l], y1.x, sums[4]), sums[5] = fmaf(x[l], y1.y, sums[5]);
-        sums[6] = fmaf(x[l], y1.z, sums[6]), sums[7] = fmaf(x[l], y1.w, sums[7]);
+    for (int c = 0; c < COLUMNS; c++) sums[c] = 0;
+#pragma unroll
+    for (int l = 0; l < N; l += 4) {
+        float4 four = *(const float4 *)(x + l);
+        const float v[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c += 4) {
+                float4 w = *(const float4 *)&y[l + j][column + c];
+                sums[c] = fmaf(v[j], w.x, sums[c]);
+                sums[c + 1] = fmaf(v[j], w.y, sums[c + 1]);
+                sums[c + 2] = fmaf(v[j], w.z, sums[c + 2]);
+                sums[c + 3] = fmaf(v[j], w.w, sums[c + 3]);
+            }
     }
 }
 
-/* A 16-byte piece of T, both parts. */
-static __device__ __forceinline__ void put_piece(square_parts *out, int row, int piece,
-                                                 const float (&v)[8])
+/* Where T1 and T2 lie on the diagonal from `at` on, both of N rows, the block A21 below becomes
+ * T21 = -T2 (A21 T1). 128 threads; a thread has COLUMNS columns of one row. */
+template <int N, int COLUMNS>
+static __device__ __forceinline__ void merge_tiles(float (*a)[SQUARE_PITCH],
+                                                   float (*product)[PART_PITCH], int at, int row,
+                                                   int column, bool here)
 {
-    uint4 high, low;
-    split_pair(v[0], v[1], high.x, low.x);
-    split_pair(v[2], v[3], high.y, low.y);
-    split_pair(v[4], v[5], high.z, low.z);
-    split_pair(v[6], v[7], high.w, low.w);
-    *(uint4 *)(out->t[0] + square_piece(row, piece)) = high;
-    *(uint4 *)(out->t[1] + square_piece(row, piece)) = low;
-}
-
-/* T = (I + A)^-1 of two value heads, 128 threads each: with A in blocks A1, A2 on the diagonal and
- * A21 below, T1 and T2 are their inverses and T21 = -T2 (A21 T1). */
-static __device__ void invert(prepare_shared *s, square_parts *out, int n_heads)
-{
-    int which = threadIdx.x / 128, t = threadIdx.x % 128, row = t / 4, column = t % 4 * 8;
-    bool here = which < n_heads;
-    inverse_parts *x = &s->inverse[which];
-    float v[8];
-    if (here && t < 64) invert_diagonal(s->a[which], t / 32, x->diagonal[t / 32]);
+    float v[COLUMNS];
+    float(*to)[PART_PITCH] = product + at / 2;
+    if (here) {
+        multiply_row<N, COLUMNS>(&a[at + N + row][at], (const float(*)[SQUARE_PITCH]) & a[at][at],
+                                 column, v);
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c += 4)
+            *(float4 *)&to[row][column + c] = make_float4(v[c], v[c + 1], v[c + 2], v[c + 3]);
+    }
     __syncthreads();
     if (here) {
-        multiply_parts(&s->a[which][PART + row][0], x->diagonal[0], column, v);
+        multiply_row<N, COLUMNS>(&a[at + N + row][at + N], to, column, v);
 #pragma unroll
-        for (int c = 0; c < 8; c++) x->below[row][column + c] = v[c];
+        for (int c = 0; c < COLUMNS; c += 4)
+            *(float4 *)&a[at + N + row][at + column + c] =
+                make_float4(-v[c], -v[c + 1], -v[c + 2], -v[c + 3]);
     }
     __syncthreads();
-    if (!here) return;
-    multiply_parts(x->diagonal[1][row], x->below, column, v);
-#pragma unroll
-    for (int c = 0; c < 8; c++) v[c] = -v[c];
-    put_piece(&out[which], PART + row, column / 8, v);
-#pragma unroll
-    for (int part = 0; part < 2; part++) {
-#pragma unroll
-        for (int c = 0; c < 8; c++) v[c] = x->diagonal[part][row][column + c];
-        put_piece(&out[which], part * PART + row, (part * PART + column) / 8, v);
+}
+
+/* T = (I + A)^-1 of two value heads, in A's place, 128 threads each. */
+static __device__ __forceinline__ void invert(prepare_shared *s, int n_heads)
+{
+    int which = threadIdx.x / 128, t = threadIdx.x % 128;
+    bool here = which < n_heads;
+    float tile[TILE];
+    if (here && t < 64) invert_tile(s->a[which], tile);
+    __syncthreads();
+    if (here && t < 64) put_tile(s->a[which], tile);
+    __syncthreads();
+    float(*a)[SQUARE_PITCH] = s->a[which], (*product)[PART_PITCH] = s->squares.product[which];
+    merge_tiles<TILE, 4>(a, product, t / 64 * PART, t % 16, t % 64 / 16 * 4, here);
+    merge_tiles<PART, 8>(a, product, 0, t % 32, t / 32 * 8, here);
+}
+
+/* T and P of the heads to the workspace. */
+static __device__ __forceinline__ void store_squares(const prepare_shared *s, square_parts *out,
+                                                     int n_heads)
+{
+    enum { PIECES = SQUARE_PLANE / 16 };
+    for (int i = threadIdx.x; i < n_heads * PIECES; i += PREPARE_THREADS) {
+        int which = i / PIECES, row = i % PIECES / 8, piece = i % 8;
+        const float *t = &s->a[which][row][piece * 8];
+        uint32_t at = square_piece(row, piece);
+        uint4 high, low;
+        split_piece(*(const float4 *)t, *(const float4 *)(t + 4), high, low);
+        *(uint4 *)(out[which].t[0] + at) = high;
+        *(uint4 *)(out[which].t[1] + at) = low;
+        for (int part = 0; part < 2; part++)
+            *(uint4 *)(out[which].p[part] + at) = *(const uint4 *)(s->squares.p[which][part] + at);
     }
-#pragma unroll
-    for (int c = 0; c < 8; c++) v[c] = 0;
-    put_piece(&out[which], row, (PART + column) / 8, v);
 }
 
 /* A block: one key head of one chunk, and its value heads, two at a time. 6 * 64 * 64 * 128
@@ -233,27 +328,26 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 2)
     int32_t slot = blockIdx.x, key_head = blockIdx.y, n, warp = threadIdx.x / 32;
     int32_t begin = chunk_begin(a, first_chunk + slot, &n);
     int32_t group = a.n_value_heads / a.n_key_heads;
-    int64_t channels = (int64_t)(2 * a.n_key_heads + a.n_value_heads) * HEAD;
-    const float *f = a.f + begin * channels + key_head * HEAD;
     key_parts *keys = &w.keys[slot * a.n_key_heads + key_head];
     gate_pair gates = load_gates(a, begin, n, key_head * group + min(warp, group - 1));
-    if (warp < 4)
-        split_rows(f, channels, n, s->keys.q, keys->q);
-    else
-        split_rows(f + a.n_key_heads * HEAD, channels, n, s->keys.k, keys->k);
+    bool is_q = warp < 4;
+    convolve_rows(a, begin, n, is_q ? key_head : a.n_key_heads + key_head,
+                  is_q ? s->keys.q : s->keys.k, is_q ? keys->q : keys->k);
     __syncthreads();
     float product[8][4] = {};
     multiply_keys(s->keys, product);
-    for (int32_t first = 0; first < group; first += 2) {
-        int32_t head = key_head * group + first, n_heads = min(2, group - first);
+    for (int32_t first = 0; first < group; first += PREPARE_HEADS) {
+        int32_t head = key_head * group + first, n_heads = min((int)PREPARE_HEADS, group - first);
         int64_t at = (int64_t)slot * a.n_value_heads + head;
         if (first > 0) gates = load_gates(a, begin, n, head + min(warp, n_heads - 1));
         __syncthreads();
         if (warp < n_heads) prepare_gates(gates, s, &w.gates[at + warp], warp);
         __syncthreads();
-        for (int i = 0; i < n_heads; i++) prepare_squares(s, &w.squares[at + i], i, product);
+        for (int i = 0; i < n_heads; i++)
+            warp < 4 ? prepare_strip<true>(s, i, product) : prepare_strip<false>(s, i, product);
         __syncthreads();
-        invert(s, &w.squares[at], n_heads);
+        invert(s, n_heads);
+        store_squares(s, &w.squares[at], n_heads);
     }
 }
 

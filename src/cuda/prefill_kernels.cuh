@@ -247,7 +247,7 @@ typedef struct prefill_gdn_args {
     float *window_out;      // [4][conv_channels], not window_in
     const float *state_in;  // [Hv][4 slices][128 key dims][32 value dims]; unread if first is 0
     float *state_out;       /* the same shape; may be state_in */
-    float *f;               // [T][conv_channels] scratch: q scaled and k normalised, v
+    float *f;               // [T][conv_channels] scratch: v; before it q and k, if not in chunks
     float *decay, *beta;    // [T][Hv] scratch: decay is the exponent g <= 0
     float *o;               // [T][Hv * 128] scratch
     __half *mixed;          // [T][Hv * 128] out, split, clamped
@@ -259,8 +259,10 @@ int64_t prefill_gdn_workspace_bytes(int32_t n_key_heads, int32_t n_value_heads);
  * same bits only if what a call begins with stands at such a multiple (at any other token it is as
  * good, but not the same). 1: it goes token by token. */
 int32_t prefill_gdn_grid(const prefill_device *device);
-/* The convolution, the gates, the norms of q and k, the new window. */
-cudaError_t prefill_gdn_convolve(const prefill_gdn_args *args, cudaStream_t stream);
+/* The convolution, the gates, the norms of q and k, the new window; but not q and k where the scan
+ * takes chunks: it does that itself. */
+cudaError_t prefill_gdn_convolve(const prefill_device *device, const prefill_gdn_args *args,
+                                 cudaStream_t stream);
 /* The recurrence over all tokens: o, state_out. */
 cudaError_t prefill_gdn_scan(const prefill_device *device, const prefill_gdn_args *args,
                              cudaStream_t stream);

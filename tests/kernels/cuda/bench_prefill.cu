@@ -255,7 +255,8 @@ void bench_prefill(const prefill_device *device, bool whole)
         CU(cudaMemcpy(neg, na.data(), 128, cudaMemcpyHostToDevice));
         g.neg_exp_a = neg, g.dt_bias = factor, g.taps = taps;
         line("convolution and gates", 30,
-             time_of([&](int) { CU(prefill_gdn_convolve(&g, 0)); }, 16), 0, t * CHANNELS * 8);
+             time_of([&](int) { CU(prefill_gdn_convolve(device, &g, 0)); }, 16), 0,
+             t * CHANNELS * 8);
         line("recurrence", 30, time_of([&](int) { CU(prefill_gdn_scan(device, &g, 0)); }, 10),
              t * 32 * 128 * 128 * 7, t * (CHANNELS + 4096) * 4);
         line("gated norm", 30, time_of([&](int) { CU(prefill_gdn_gated_norm(&g, 0)); }, 16), 0,

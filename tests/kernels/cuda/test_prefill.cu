@@ -726,7 +726,7 @@ static gdn_result run_gdn(const prefill_device *device, const gdn_case &c,
         a.o = o.data + first * values;
         a.mixed = mixed.data + first * split_halves(values);
         a.workspace = workspace.data;
-        CU(prefill_gdn_convolve(&a, 0));
+        CU(prefill_gdn_convolve(device, &a, 0));
         CU(prefill_gdn_scan(device, &a, 0));
         CU(prefill_gdn_gated_norm(&a, 0));
         first += n;
@@ -874,6 +874,9 @@ static void check_mixers(const prefill_device *device)
     check_gdn(device, 1500, 2, 4, 1e-3, 1, {1024, 64, 412}, bound);
     check_gdn(device, 200, 1, 2, 30, 5, {192, 8}, bound);
     check_gdn(device, 200, 2, 2, 300, 1, {128, 72}, bound);
+    /* As many blocks as the 35B has, and more than run at once: other clusters. */
+    check_gdn(device, 140, 16, 32, 0.1, 1, {64, 76}, bound);
+    check_gdn(device, 70, 8, 64, 0.1, 1, {64, 6}, bound);
 }
 
 /* Every kernel once with little work, for tools that make it a hundred times as long. */
