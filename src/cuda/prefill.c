@@ -279,8 +279,8 @@ static calla_status route(chunk *t, int32_t layer)
     const model_config *c = &b->config;
     prefill_scratch *p = &b->p;
     const w8_matrix *w = &t->layer->router;
-    TRY_CHUNK(t, prefill_router_logits(p->split, p->group_sums, w->codes, w->pairs, t->n, w->rows,
-                                       w->cols, p->router, b->stream));
+    TRY_CHUNK(t, prefill_router_logits(&b->device, p->split, p->group_sums, w->codes, w->pairs,
+                                       t->n, w->rows, w->cols, p->router, b->stream));
     TRY_CHUNK(t, prefill_router_top_k(p->router, c->n_experts + 1, t->n, c->n_experts,
                                       c->n_experts_per_token, p->experts, p->weights,
                                       p->shared_scale, b->stream));

@@ -298,7 +298,7 @@ cudaError_t prefill_w4_factors(const w4_matrix *w, float *factors, cudaStream_t 
 
 bool device_overlaps_launches;
 
-cudaError_t prefill_router_init();
+cudaError_t prefill_router_init(const prefill_device *device);
 cudaError_t prefill_attention_init(const prefill_device *device);
 cudaError_t prefill_gdn_init(const prefill_device *device);
 
@@ -321,7 +321,7 @@ cudaError_t prefill_device_init(prefill_device *device, bool force_general)
     device_overlaps_launches = major >= 9;
     e = gemm_general_init(device, multiprocessor_bytes);
     if (!e && hopper) e = prefill_gemm_hopper_init();
-    if (!e) e = prefill_router_init();
+    if (!e) e = prefill_router_init(device);
     if (!e) e = prefill_attention_init(device);
     if (!e) e = prefill_gdn_init(device);
     return e;

@@ -92,10 +92,10 @@ cudaError_t prefill_w4_factors(const w4_matrix *w, float *factors, cudaStream_t 
  * below them the shared expert's gate. W has 8-bit codes [n_outputs][D] and pairs [n_outputs][D /
  * 64] (bf16 scale in the low half, bias in the high one). group_sums: prefill_rmsnorm's. 2 T
  * n_outputs D operations. */
-cudaError_t prefill_router_logits(const __half *split, const float *group_sums,
-                                  const unsigned char *codes, const uint32_t *pairs,
-                                  int32_t n_tokens, int32_t n_outputs, int32_t hidden,
-                                  float *logits, cudaStream_t stream);
+cudaError_t prefill_router_logits(const prefill_device *device, const __half *split,
+                                  const float *group_sums, const unsigned char *codes,
+                                  const uint32_t *pairs, int32_t n_tokens, int32_t n_outputs,
+                                  int32_t hidden, float *logits, cudaStream_t stream);
 
 /* experts, weights [T][k]: the k largest of logits [t][0 ... E - 1] (rows logits_stride apart),
  * largest first, ties to the lower index, NaN last, and their softmax among themselves.

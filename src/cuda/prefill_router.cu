@@ -4,7 +4,7 @@
  * scale and bias come in per group, in f32, the bias with the inputs' sum. A block computes 32
  * tokens by 48 or 96 outputs and takes 256 columns a step: three warps a group of 64 columns, one
  * or two strips of 16 outputs a warp (STRIPS). The groups' sums are added in a fixed order. */
-#include "cuda/prefill_device.cuh"
+#include "cuda/prefill_router.cuh"
 
 enum {
     ROUTER_TOKENS = 32,
@@ -28,15 +28,6 @@ template <int STRIPS> struct router_shared {
     };
     uint8_t codes[OUTPUTS][ROUTER_CODE_PITCH];
 };
-
-typedef struct router_args {
-    const __half *split;
-    const float *sums;
-    const unsigned char *codes;
-    const uint32_t *pairs;
-    int32_t n_tokens, n_outputs, hidden;
-    float *logits;
-} router_args;
 
 /* Columns column ... of the block's inputs, asynchronously; none behind the last. */
 static __device__ __forceinline__ void router_load_inputs(const router_args &a, router_inputs *to,
@@ -71,13 +62,6 @@ static __device__ __forceinline__ void router_load_codes(const router_args &a,
         int32_t r = min(first + (int32_t)threadIdx.x / 16 + i * 24, a.n_outputs - 1);
         codes[i] = c < a.hidden ? *(const uint4 *)(a.codes + (int64_t)r * a.hidden + c) : uint4{};
     }
-}
-
-/* Two codes less 128 as halves: 0x6400 | q is 1024 + q, and so the difference is exact. */
-static __device__ __forceinline__ uint32_t code_pair(uint32_t two)
-{
-    __half2 v = bits_half2(__byte_perm(two, 0x64006400u, 0x5150));
-    return half2_bits(__hsub2(v, bits_half2(0x64806480u)));
 }
 
 /* sums += one group of 64 columns. */
@@ -122,14 +106,12 @@ router_multiply(const router_args &a, const router_shared<STRIPS> *s, const rout
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             int32_t r = min(first_output + (strip0 + i) * 16 + lane / 4 + h * 8, a.n_outputs - 1);
-            uint32_t pair = a.pairs[(int64_t)r * (a.hidden / 64) + group];
-            float scale = __uint_as_float(pair << 16);
-            float bias = fmaf(scale, 128.0f, __uint_as_float(pair & 0xffff0000u));
+            float2 w = code_scale(a.pairs[(int64_t)r * (a.hidden / 64) + group]);
 #pragma unroll
             for (int t = 0; t < 8; t++) {
                 float x = inputs->sums[t / 2 * 8 + lane % 4 * 2 + t % 2][part];
                 float &sum = sums[i][t / 2][2 * h + t % 2];
-                sum = fmaf(bias, x, fmaf(scale, d[i][t / 2][2 * h + t % 2], sum));
+                sum = fmaf(w.y, x, fmaf(w.x, d[i][t / 2][2 * h + t % 2], sum));
             }
         }
 }
@@ -191,20 +173,21 @@ static cudaError_t launch_router(const router_args &a, int32_t token_tiles, cuda
                   stream, a);
 }
 
-cudaError_t prefill_router_logits(const __half *split, const float *group_sums,
-                                  const unsigned char *codes, const uint32_t *pairs,
-                                  int32_t n_tokens, int32_t n_outputs, int32_t hidden,
-                                  float *logits, cudaStream_t stream)
+cudaError_t prefill_router_logits(const prefill_device *device, const __half *split,
+                                  const float *group_sums, const unsigned char *codes,
+                                  const uint32_t *pairs, int32_t n_tokens, int32_t n_outputs,
+                                  int32_t hidden, float *logits, cudaStream_t stream)
 {
     enum { FEW_BLOCKS = 66 }; /* half of the multiprocessors: twice as many of half the size */
     router_args a = {split, group_sums, codes, pairs, n_tokens, n_outputs, hidden, logits};
+    if (device->path == PREFILL_PATH_HOPPER) return prefill_router_hopper(device, &a, stream);
     int32_t token_tiles = ceil_div(n_tokens, ROUTER_TOKENS);
     bool few = token_tiles * ceil_div(n_outputs, router_shared<2>::OUTPUTS) <= FEW_BLOCKS;
     return few ? launch_router<1>(a, token_tiles, stream)
                : launch_router<2>(a, token_tiles, stream);
 }
 
-cudaError_t prefill_router_init()
+cudaError_t prefill_router_init(const prefill_device *device)
 {
     const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
     cudaError_t e =
@@ -212,5 +195,6 @@ cudaError_t prefill_router_init()
     if (!e)
         e = cudaFuncSetAttribute((const void *)router_kernel<2>, most,
                                  (int)sizeof(router_shared<2>));
+    if (!e && device->path == PREFILL_PATH_HOPPER) e = prefill_router_hopper_init();
     return e;
 }

@@ -23,6 +23,7 @@ enum {
     GDN_ROWS = 12352,
     ATTENTION_ROWS = 9216,
     CHANNELS = 8192,
+    VALUES = 4096, /* of them; in chunks the recurrence convolves the others */
     MAX_TOKENS = 8192,
     COPIES = 8, /* of dense matrices, so that they come from memory and not from L2 */
 };
@@ -197,8 +198,8 @@ void bench_prefill(const prefill_device *device, bool whole)
         line("router", 40,
              time_of(
                  [&](int) {
-                     CU(prefill_router_logits(split, group_sums, codes, pairs, n, EXPERTS + 1,
-                                              HIDDEN, logits, 0));
+                     CU(prefill_router_logits(device, split, group_sums, codes, pairs, n,
+                                              EXPERTS + 1, HIDDEN, logits, 0));
                  },
                  16),
              2 * t * (EXPERTS + 1) * HIDDEN, 4 * t * HIDDEN);
@@ -256,7 +257,7 @@ void bench_prefill(const prefill_device *device, bool whole)
         g.neg_exp_a = neg, g.dt_bias = factor, g.taps = taps;
         line("convolution and gates", 30,
              time_of([&](int) { CU(prefill_gdn_convolve(device, &g, 0)); }, 16), 0,
-             t * CHANNELS * 8);
+             t * (prefill_gdn_grid(device) > 1 ? VALUES : CHANNELS) * 8);
         line("recurrence", 30, time_of([&](int) { CU(prefill_gdn_scan(device, &g, 0)); }, 10),
              t * 32 * 128 * 128 * 7, t * (CHANNELS + 4096) * 4);
         line("gated norm", 30, time_of([&](int) { CU(prefill_gdn_gated_norm(&g, 0)); }, 16), 0,

@@ -449,7 +449,7 @@ static void check_plan_order(int32_t n, int32_t n_experts, int32_t k)
     report(line, bad == 0, bad, 0);
 }
 
-static void check_router(int32_t n, int32_t n_outputs, int32_t hidden)
+static void check_router(const prefill_device *device, int32_t n, int32_t n_outputs, int32_t hidden)
 {
     std::vector<uint8_t> codes((size_t)n_outputs * hidden);
     std::vector<uint32_t> pairs(codes.size() / 64);
@@ -467,7 +467,7 @@ static void check_router(int32_t n, int32_t n_outputs, int32_t hidden)
     device_array<float> d_sums(sums), logits((size_t)n * n_outputs);
     device_array<uint8_t> dc(codes);
     device_array<uint32_t> dp(pairs);
-    CU(prefill_router_logits(du.data, d_sums.data, dc.data, dp.data, n, n_outputs, hidden,
+    CU(prefill_router_logits(device, du.data, d_sums.data, dc.data, dp.data, n, n_outputs, hidden,
                              logits.data, 0));
     std::vector<float> got = logits.get();
     difference e;
@@ -485,7 +485,7 @@ static void check_router(int32_t n, int32_t n_outputs, int32_t hidden)
     report_difference("router logits", e, 1e-6);
     int32_t last = std::min(n, 40);
     device_array<float> part((size_t)last * n_outputs);
-    CU(prefill_router_logits(du.data + (n - last) * split_halves(hidden),
+    CU(prefill_router_logits(device, du.data + (n - last) * split_halves(hidden),
                              d_sums.data + (n - last) * pitch, dc.data, dp.data, last, n_outputs,
                              hidden, part.data, 0));
     std::vector<float> again = part.get();
@@ -850,14 +850,19 @@ static void check_rest()
     check_plan_order(500, 1024, 3);
     check_plan_order(141, 2, 2); /* two tiles of 72 rows and less */
     check_plan_order(264, 2, 2);
-    check_router(70, 257, 2048);
-    check_router(3, 17, 128);
-    check_router(33, 1025, 448);
-    check_router(900, 257, 512); /* by larger blocks */
     check_top_k_extremes();
     check_norm(9, 2048);
     check_norm(5, 128);
     check_norm(4, 8192);
+}
+
+static void check_routers(const prefill_device *device)
+{
+    check_router(device, 70, 257, 2048);
+    check_router(device, 3, 17, 128);
+    check_router(device, 33, 1025, 448);
+    check_router(device, 900, 257, 512); /* by larger blocks: the general kernel, the Hopper one */
+    check_router(device, 2200, 257, 192);
 }
 
 static void check_mixers(const prefill_device *device)
@@ -884,7 +889,7 @@ static void check_small(const prefill_device *device)
 {
     double half = weight_error;
     check_plan_order(100, 256, 8);
-    check_router(33, 257, 128);
+    check_router(device, 33, 257, 128);
     check_norm(9, 128);
     /* More groups of columns than the rings have stages. */
     check_dense(device, "product", 12352, 1024, 70, 0.01, 1, half, 3 * half);
@@ -920,10 +925,12 @@ int main(int argc, char **argv)
         return n_failed > 0;
     }
     check_rest();
+    check_routers(&best);
     check_linear(&best);
     check_mixers(&best);
     if (hopper) {
         printf("== general kernels\n");
+        check_routers(&general);
         check_linear(&general);
         check_mixers(&general);
     }
