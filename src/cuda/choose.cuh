@@ -7,10 +7,9 @@
 /* Larger floats have larger keys; NaN comes last, below minus infinity. */
 __device__ static inline uint32_t order_key(float x)
 {
-    const uint32_t bits = __float_as_uint(x);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0;
-    if (x == 0) return 0x80000000u;
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    const uint32_t bits = __float_as_uint(x + 0.0f); /* -0 is 0 */
+    const uint32_t key = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
+    return (bits & 0x7fffffffu) > 0x7f800000u ? 0 : key;
 }
 
 /* What a warp knows of a row's choice: lane s has the expert of slots s and s + 32. */

@@ -242,7 +242,7 @@ enum {
     TOKEN_BLOCKS = TOKEN_TEAMS * TOKEN_RANKS,
     TOKEN_KV_PARTS = TOKEN_BLOCKS / 2, /* pieces of a context, a block each */
     TOKEN_HEAD_ROWS = 768,             /* of a GDN key head: q, k 128, v, z 256 */
-    TOKEN_UNITS = 5, /* of a team: 64 inner columns of four chosen experts, of the shared one */
+    TOKEN_UNITS = 5, /* of a team: 64 inner columns, four of a chosen expert, one of the shared */
 };
 
 /* What blocks tell each other: values with a tag each (token_ptx.cuh), zero before the first
@@ -253,7 +253,8 @@ typedef struct token_mail {
     uint64_t projected[TOKEN_HEADS][TOKEN_HEAD_ROWS];
     uint64_t gates[TOKEN_HEADS][2 * TOKEN_RANKS]; /* quarters of two rows of a, then of b */
     uint64_t out[TOKEN_HEADS][256];
-    uint64_t logits[TOKEN_MOST_EXPERTS + 2]; /* the one at [TOKEN_MOST_EXPERTS]: shared gate */
+    uint64_t logits[TOKEN_RANKS][TOKEN_MOST_EXPERTS]; /* the same for blocks of each rank */
+    uint64_t shared_gate[2];                          /* its logit */
     uint64_t h[TOKEN_TEAMS][TOKEN_UNITS][64];
 } token_mail;
 

@@ -23,36 +23,53 @@
 #if TOKEN_KERNEL
 /* ---- the warp that fills the ring ---- */
 
-/* Experts' strips are asked for inside the choice. Nothing is read ahead into the second-level
- * cache: it would block exchanges while it comes. Down's columns are the others' to ask for
- * (fetch_outer): they are told here of which experts, and when the stages are free. */
-__device__ static inline void fill_moe(token_state &t, const token_layer &l)
+/* Whatever does not wait for the choice is done before it: stages of the chosen expert become free,
+ * the shared one's columns of down are asked for. Meanwhile the device reads nothing, so with each
+ * look for the logits a piece of the next layer goes into the second-level cache: not earlier and
+ * not at once, since whatever is read blocks exchanges. */
+__device__ static inline void fill_moe(token_state &t, const token_layer &l, int next)
 {
-    const int lane = threadIdx.x % WARP;
+    enum { OUTER = CHOSEN_UNITS / 2, SHARED, N_STAGES };
+    const int lane = threadIdx.x % WARP, router = t.stage;
+    const uint32_t router_lap = t.lap;
+    int stage[N_STAGES], piece = 0;
+    uint32_t outer_lap = 0;
     fill_router(t, l);
     if (has_shared(t)) fill_shared_inner(t, l);
-    unsigned char *to = NULL;
-    const weighed_choice c = choose_and_weigh(t, [&](int slot, int expert) {
-        if (slot % 2 != slot_of(t, 0)) return;
-        const int second = slot / 2 % 2;
-        if (!second) to = free_stage(t, STAGE_BYTES);
-        if (lane == 0)
-            fill_piece(t, to + second * STRIP_BYTES, inner_strip(t, l, expert), STRIP_BYTES);
-        if (second) next_stage(t);
-    });
-    if (lane % 2 == t.team / 8 && lane < TOKEN_CHOSEN) {
-        t.own->weights[lane / 2] = c.weight;
-        t.s->chosen[0][lane / 2] = c.expert;
-    }
-    free_stage(t, CHOSEN_UNITS * OUTER_PIECE_BYTES);
-    next_stage(t);
-    if (has_shared(t)) {
-        free_stage(t, OUTER_PIECE_BYTES);
+#pragma unroll
+    for (int i = 0; i < N_STAGES; i++) {
+        if (i == SHARED && !has_shared(t)) break;
+        stage[i] = t.stage;
+        if (i == OUTER) outer_lap = t.lap;
+        barrier_wait(&t.s->empty[t.stage], t.lap ^ 1);
+        if (lane == 0 && i < OUTER) barrier_expect(&t.s->full[t.stage], STAGE_BYTES);
         next_stage(t);
-        const float gate = await_value(t.a->mail->logits + TOKEN_MOST_EXPERTS, t.tag);
-        if (lane == 0) t.own->weights[CHOSEN_UNITS] = sigmoid_finite(gate);
     }
-    barrier_arrive(&t.s->all_chosen);
+    __syncwarp();
+    const auto copy = [&](int i, int at, const unsigned char *from, uint32_t n_bytes) {
+        copy_bulk(t.s->ring[stage[i]] + at, from, n_bytes, &t.s->full[stage[i]]);
+    };
+    if (has_shared(t) && lane < CONSUMERS)
+        copy(SHARED, lane * W4_BLOCK_BYTES, shared_outer_block(t, l, lane), W4_BLOCK_BYTES);
+    barrier_wait(&t.s->empty[router], router_lap); /* the others have seen it */
+    __syncwarp();
+    const router_choice c = choose_slot(t, slot_of(t), [&] { prefetch_piece(t, next, piece++); });
+    const unsigned char *inner = inner_strips(t, l, c.expert);
+    if (lane == 0) copy(0, 0, inner, STAGE_BYTES), copy(1, 0, inner + STAGE_BYTES, STAGE_BYTES);
+    __syncwarp();
+    if (lane < CONSUMERS)
+        copy(OUTER, lane * OUTER_BYTES, outer_columns(t, l, c.expert, lane), OUTER_BYTES);
+    const float weight = weigh_slot(c, slot_of(t));
+    const float gate = has_shared(t) ? await_value(t.a->mail->shared_gate, t.tag) : 0;
+    if (lane == 0) { /* told with the stages */
+        t.own->weight = weight, t.own->shared_weight = sigmoid_finite(gate);
+        barrier_expect(&t.s->full[stage[OUTER]], CONSUMERS * OUTER_BYTES);
+        if (has_shared(t)) barrier_expect(&t.s->full[stage[SHARED]], SHARED_OUTER_BYTES);
+    }
+    __syncwarp();
+    barrier_wait(&t.s->full[stage[OUTER]], outer_lap); /* before the next layer's, which would
+                                                          delay it */
+    __syncwarp();
 }
 
 __device__ static inline void fill_ring(token_state &t)
@@ -68,7 +85,7 @@ __device__ static inline void fill_ring(token_state &t)
             fill_gdn(t, l);
         }
         t.tag++;
-        fill_moe(t, l);
+        fill_moe(t, l, i + 1);
         t.tag++;
     }
     if (t.a->logits) fill_head(t);
@@ -118,9 +135,9 @@ __device__ static inline void run_layers(token_state &t)
         float2 factor[2], v[2];
         held_groups x;
         gdn_past past;
+        load_norm(factor, last ? a.final_norm : experts ? l.post_norm : l.input_norm);
         if (warp == 0) /* before all else: every block waits for it */
             own = first ? load_columns(t) : add_partial(t, own);
-        load_norm(factor, last ? a.final_norm : experts ? l.post_norm : l.input_norm);
         if (gdn) {
             const gdn_place at = place_gdn(t, l);
             load_state(t, past, at);
@@ -128,12 +145,13 @@ __device__ static inline void run_layers(token_state &t)
         }
         load_stream(t, v, first);
         scale_stream(t, v, factor);
+        if (experts) run_router(t, half / 2, v);
         hold_groups(x, v);
         if (last) {
             if (warp == 0 && lane < 8) ((float2 *)(a.x + block_index(t) * 16))[lane] = own;
             if (a.logits) run_head(t, x);
         } else if (experts) {
-            run_moe(t, l, half / 2, x, v);
+            run_moe(t, half / 2, x);
         } else if (gdn) {
             mix_gdn(t, l, half / 2, x, past);
         } else {
@@ -153,7 +171,6 @@ __global__ void __launch_bounds__(TOKEN_THREADS, 1)
     extern __shared__ __align__(128) unsigned char shared[];
     token_state t = {};
     t.s = (token_shared *)shared, t.own = t.s->rows;
-    if (threadIdx.x == 0) barrier_start(&t.s->all_chosen, WARP);
     t.a = &a;
     t.rank = blockIdx.x % TOKEN_RANKS, t.team = blockIdx.x / TOKEN_RANKS;
     t.position = a.input->rows[a.row].position;

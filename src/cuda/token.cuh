@@ -71,13 +71,14 @@ struct rounded_groups {
 };
 
 /* What a row of the step has. */
-struct row_shared {
+struct __align__(16) row_shared
+{
     float parts[MOST_STRIPS][CONSUMERS][W4_STRIP_ROWS];
     float squares[CONSUMERS];
     rounded_groups rounded;
     float routed[ROUTER_ROWS + 1][CONSUMERS];
-    float weights[8]; /* of the team's pieces of experts */
     gdn_shared gdn;
+    float weight, shared_weight; /* of the team's expert, of the shared one */
 };
 
 /* Where a row's past is. */
@@ -93,11 +94,10 @@ struct token_shared {
     attention_shared attention; /* of one row at a time */
     token_layer layers[TOKEN_MOST_LAYERS];
     uint64_t full[STAGES], empty[STAGES];
-    int chosen[TOKEN_ROWS]
-              [TOKEN_CHOSEN]; /* experts: all; with one row those of the team's pieces */
-    /* A barrier; every lane that writes them arrives, as with `empty` (give_stage). */
-    uint64_t all_chosen;
-    row_place places[TOKEN_ROWS]; /* of several rows */
+    /* Of several rows: */
+    row_place places[TOKEN_ROWS];
+    int chosen[TOKEN_ROWS]; /* the team's expert */
+    uint64_t all_chosen;    /* a barrier; whoever writes them arrives, as with `empty` */
 };
 
 /* What is read 16 bytes at a time. */

@@ -130,80 +130,85 @@ __device__ static inline int head_pairs(const token_args &a)
 }
 
 /* The next layer's weights (or the first of the head's) go into the second-level cache: the device
- * reads nothing while experts are chosen, and the ring cannot run ahead of them. */
-__device__ static inline void prefetch_next(const token_state &t, int next)
+ * reads nothing while experts are chosen, and the ring cannot run ahead of them. In pieces: a strip
+ * each, then out_proj's columns. */
+enum { PREFETCH_PIECES = HEAD_STRIPS + 1 };
+__device__ static inline void prefetch_piece(const token_state &t, int next, int piece)
 {
     const int lane = threadIdx.x % WARP, block = block_index(t);
+    if (piece >= PREFETCH_PIECES) return;
     if (next == t.a->end) {
-        const int pair = block + lane * TOKEN_BLOCKS;
-        if (t.a->logits && lane < STAGES && pair < head_pairs(*t.a))
+        const int pair = block + piece * TOKEN_BLOCKS;
+        if (lane == 0 && t.a->logits && piece < STAGES && pair < head_pairs(*t.a))
             prefetch_bulk(t.a->head + (size_t)pair * STAGE_BYTES, STAGE_BYTES);
         return;
     }
     const token_layer &l = t.s->layers[next];
     enum { N_STRIPS = PROJECTED_ROWS / W4_STRIP_ROWS };
-    const int strip = l.is_attention ? block + lane * TOKEN_BLOCKS
-                                     : gdn_strip(t.team, t.rank * HEAD_STRIPS + lane);
-    if (lane < HEAD_STRIPS && (!l.is_attention || strip < N_STRIPS))
+    if (piece == HEAD_STRIPS) {
+        if (lane < 16) prefetch_bulk(out_columns(t, l, lane), OUT_BYTES);
+        return;
+    }
+    const int strip = l.is_attention ? block + piece * TOKEN_BLOCKS
+                                     : gdn_strip(t.team, t.rank * HEAD_STRIPS + piece);
+    if (lane == 0 && (!l.is_attention || strip < N_STRIPS))
         prefetch_bulk(l.in + (size_t)strip * STRIP_BYTES, STRIP_BYTES);
-    if (lane >= 16) prefetch_bulk(out_columns(t, l, lane - 16), OUT_BYTES);
+}
+__device__ static inline void prefetch_next(const token_state &t, int next)
+{
+#pragma unroll 1
+    for (int piece = 0; piece < PREFETCH_PIECES; piece++) prefetch_piece(t, next, piece);
 }
 
 /* ---- experts ---- */
 
-/* The block's strip of an expert's gate and up. */
-__device__ static inline const unsigned char *inner_strip(const token_state &t,
-                                                          const token_layer &l, int expert)
+/* The block's strips of a chosen expert's gate and up, neighbours. */
+__device__ static inline const unsigned char *inner_strips(const token_state &t,
+                                                           const token_layer &l, int expert)
 {
-    enum { STRIPS = TOKEN_WIDTH / 8 };
-    const size_t strip = (size_t)(8 * group_of(t) + t.rank);
-    return l.inner + ((size_t)expert * STRIPS + strip) * STRIP_BYTES;
+    const int strip = half_of(t) * (INNER_STRIPS / 2) + t.rank * CHOSEN_UNITS;
+    return l.inner + ((size_t)expert * INNER_STRIPS + (size_t)strip) * STRIP_BYTES;
 }
-/* Those of the team's pieces i, i + 1 of chosen experts; lane l < 2 knows piece i + l's. */
+/* Of the block's strip number `strip` of its down the columns of the team's pieces, neighbours. */
+__device__ static inline const unsigned char *
+outer_columns(const token_state &t, const token_layer &l, int expert, int strip)
+{
+    const size_t row = (size_t)expert * OUTER_STRIPS + (size_t)(t.rank * CONSUMERS + strip);
+    const size_t block = row * OUTER_GROUPS + (size_t)(half_of(t) * CHOSEN_UNITS);
+    return l.outer + block * W4_BLOCK_BYTES;
+}
+__device__ static inline const unsigned char *shared_outer_block(const token_state &t,
+                                                                 const token_layer &l, int strip)
+{
+    const size_t row = (size_t)(t.rank * CONSUMERS + strip);
+    return l.shared_outer + (row * OUTER_GROUPS + (size_t)shared_group_of(t)) * W4_BLOCK_BYTES;
+}
+
 __device__ static inline void fill_inner(token_state &t, const token_layer &l, int expert)
 {
+    const unsigned char *from = inner_strips(t, l, expert);
+    fill_whole(t, from, STAGE_BYTES);
+    fill_whole(t, from + STAGE_BYTES, STAGE_BYTES);
+}
+__device__ static inline void fill_outer(token_state &t, const token_layer &l, int expert)
+{
     const int lane = threadIdx.x % WARP;
-    unsigned char *to = free_stage(t, STAGE_BYTES);
-    if (lane < 2) fill_piece(t, to + lane * STRIP_BYTES, inner_strip(t, l, expert), STRIP_BYTES);
+    unsigned char *to = free_stage(t, CONSUMERS * OUTER_BYTES);
+    if (lane < CONSUMERS)
+        fill_piece(t, to + lane * OUTER_BYTES, outer_columns(t, l, expert, lane), OUTER_BYTES);
     next_stage(t);
 }
 __device__ static inline void fill_shared_inner(token_state &t, const token_layer &l)
 {
-    fill_whole(t, l.shared_inner + (size_t)(8 * group_of(t) + t.rank) * STRIP_BYTES, STRIP_BYTES);
-}
-
-/* Columns of down: a block of 16 strips for each of the team's pieces. Lane l knows the expert of
- * piece l / 16, and of piece 2 + l / 16. */
-enum {
-    OUTER_BLOCKS = TOKEN_WIDTH / W4_GROUP,
-    OUTER_STRIPS = TOKEN_HIDDEN / W4_STRIP_ROWS,
-    OUTER_PIECE_BYTES = 16 * W4_BLOCK_BYTES,
-};
-__device__ static inline size_t outer_block(const token_state &t)
-{
-    return (size_t)(t.rank * 16 + threadIdx.x % 16) * OUTER_BLOCKS + (size_t)group_of(t);
-}
-__device__ static inline void fill_outer(token_state &t, const token_layer &l,
-                                         const int (&expert)[CHOSEN_UNITS / 2])
-{
-    enum { PIECES = CHOSEN_UNITS * 16 };
-    const int lane = threadIdx.x % WARP;
-    unsigned char *to = free_stage(t, PIECES * W4_BLOCK_BYTES);
-#pragma unroll
-    for (int i = 0; i < CHOSEN_UNITS / 2; i++) {
-        const size_t block = (size_t)expert[i] * OUTER_STRIPS * OUTER_BLOCKS + outer_block(t);
-        fill_piece(t, to + (i * 32 + lane) * W4_BLOCK_BYTES, l.outer + block * W4_BLOCK_BYTES,
-                   W4_BLOCK_BYTES);
-    }
-    next_stage(t);
+    fill_whole(t, l.shared_inner + (size_t)(8 * shared_group_of(t) + t.rank) * STRIP_BYTES,
+               STRIP_BYTES);
 }
 __device__ static inline void fill_shared_outer(token_state &t, const token_layer &l)
 {
     const int lane = threadIdx.x % WARP;
-    unsigned char *to = free_stage(t, 16 * W4_BLOCK_BYTES);
-    if (lane < 16)
-        fill_piece(t, to + lane * W4_BLOCK_BYTES, l.shared_outer + outer_block(t) * W4_BLOCK_BYTES,
-                   W4_BLOCK_BYTES);
+    unsigned char *to = free_stage(t, SHARED_OUTER_BYTES);
+    if (lane < CONSUMERS)
+        fill_piece(t, to + lane * W4_BLOCK_BYTES, shared_outer_block(t, l, lane), W4_BLOCK_BYTES);
     next_stage(t);
 }
 

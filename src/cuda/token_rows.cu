@@ -33,26 +33,16 @@ __device__ static inline void prefetch_states(token_state &t, const token_rows_a
 __device__ static inline void fill_moe(token_state &t, const token_rows_args &a,
                                        const token_layer &l, int next, uint32_t lap)
 {
-    const int lane = threadIdx.x % WARP;
     select_row(t, a, 0);
     fill_router(t, l);
     if (has_shared(t)) fill_shared_inner(t, l);
     prefetch_next(t, next);
     barrier_wait(&t.s->all_chosen, lap);
 #pragma unroll 1
-    for (int r = 0; r < a.n; r++)
-#pragma unroll 1
-        for (int i = 0; i < CHOSEN_UNITS; i += 2)
-            fill_inner(t, l, t.s->chosen[r][slot_of(t, i + lane % 2)]);
+    for (int r = 0; r < a.n; r++) fill_inner(t, l, t.s->chosen[r]);
     if (has_shared(t)) fill_shared_outer(t, l);
 #pragma unroll 1
-    for (int r = 0; r < a.n; r++) {
-        int expert[CHOSEN_UNITS / 2];
-#pragma unroll
-        for (int i = 0; i < CHOSEN_UNITS / 2; i++)
-            expert[i] = t.s->chosen[r][slot_of(t, 2 * i + lane / 16)];
-        fill_outer(t, l, expert);
-    }
+    for (int r = 0; r < a.n; r++) fill_outer(t, l, t.s->chosen[r]);
 }
 
 __device__ static inline void fill_ring(token_state &t, const token_rows_args &a)
@@ -214,12 +204,12 @@ __device__ static inline void choose_rows(token_state &t, const token_rows_args 
         select_row(t, a, row);
         store_logits(t, gate, norm_factor(t, layer, !gate && lane == 0));
         if (!gate) {
-            const weighed_choice c = choose_and_weigh(t, [](int, int) {});
-            if (lane % 2 == t.team / 8 && lane < TOKEN_CHOSEN) t.own->weights[lane / 2] = c.weight;
-            if (lane < TOKEN_CHOSEN) t.s->chosen[row][lane] = c.expert;
+            const router_choice c = choose_slot(t, slot_of(t), [] {});
+            const float weight = weigh_slot(c, slot_of(t));
+            if (lane == 0) t.own->weight = weight, t.s->chosen[row] = c.expert;
         } else if (has_shared(t)) {
-            const float value = await_value(t.a->mail->logits + TOKEN_MOST_EXPERTS, t.tag);
-            if (lane == 0) t.own->weights[CHOSEN_UNITS] = sigmoid_finite(value);
+            const float value = await_value(t.a->mail->shared_gate, t.tag);
+            if (lane == 0) t.own->shared_weight = sigmoid_finite(value);
         }
     }
     if (!gate) barrier_arrive(&t.s->all_chosen);
@@ -246,12 +236,11 @@ __device__ static inline void multiply_shared_outer(token_state &t, const token_
 __device__ static inline void multiply_outer_row(token_state &t, const float2 (&shared)[QUADS],
                                                  int r)
 {
-    enum { PIECE = W4_STRIP_ROWS * W4_BLOCK_BYTES };
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const unsigned char *first = take_stage(t) + warp * W4_BLOCK_BYTES;
+    const unsigned char *first = take_stage(t) + warp * OUTER_BYTES;
     held_groups x;
     hold_shared(t, x, 0);
-    const four_blocks f = take_blocks<PIECE>(first, first + 2 * PIECE);
+    const four_blocks f = take_blocks<W4_BLOCK_BYTES>(first, first + 2 * W4_BLOCK_BYTES);
     give_stage(t);
     float2 sum = make_float2(0, 0);
     const float2 v = multiply_blocks(f, x);
@@ -287,7 +276,7 @@ __device__ static inline void run_moe(token_state &t, const token_rows_args &a, 
 #pragma unroll 1
     for (int i = warp; i < a.n * n_units; i += CONSUMERS) {
         select_row(t, a, i / n_units);
-        share_inner(t, i % n_units);
+        share_inner(t, i % n_units, weight_of(t, i % n_units));
     }
     sync_threads<CONSUMER_THREADS>();
     float2 shared[QUADS] = {};

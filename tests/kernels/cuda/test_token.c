@@ -676,6 +676,25 @@ static void test_chain(void **state)
     n_experts = MOST_EXPERTS;
 }
 
+/* Of experts with the same logit the lowest are chosen. The router is another one afterwards. */
+static void test_equal_logits(void **state)
+{
+    (void)state;
+    enum { DIFFERENT = 3, PAIR_BYTES = HIDDEN / 64 * 4 };
+    unsigned char *codes = (unsigned char *)(uintptr_t)m.router.codes;
+    unsigned char *pairs = (unsigned char *)(uintptr_t)m.router.pairs;
+    for (int e = DIFFERENT; e < MOST_EXPERTS; e++) {
+        /* Six of either of two logits, so that the eight are of several; all others of one. */
+        const int like = e < 5 * DIFFERENT ? e / 5 : 0;
+        copy(codes + (size_t)e * HIDDEN, codes + (size_t)like * HIDDEN, HIDDEN);
+        copy(pairs + (size_t)e * PAIR_BYTES, pairs + (size_t)like * PAIR_BYTES, PAIR_BYTES);
+    }
+    for (int i = 0; i < 2; i++) {
+        n_experts = i ? FEW_EXPERTS : MOST_EXPERTS;
+        check_step(40 + i);
+    }
+}
+
 int main(void)
 {
     int n_sms = 0;
@@ -684,10 +703,10 @@ int main(void)
         printf("SKIP: no CUDA device\n");
         return 77;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_chain), cmocka_unit_test(test_steps),
-                                       cmocka_unit_test(test_not_finite),
-                                       cmocka_unit_test(test_rows),
-                                       cmocka_unit_test(test_row_not_finite)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_chain),          cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_not_finite),     cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_row_not_finite), cmocka_unit_test(test_equal_logits)};
     const bool whole = token_fits_device(n_sms) && token_rows_fit_device(n_sms);
-    return _cmocka_run_group_tests("token", tests, whole ? 5 : 1, make_model, NULL);
+    return _cmocka_run_group_tests("token", tests, whole ? 6 : 1, make_model, NULL);
 }
