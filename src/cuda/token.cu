@@ -25,22 +25,21 @@
 
 /* Whatever does not wait for the choice is done before it: stages of the chosen expert become free,
  * the shared one's columns of down are asked for. Meanwhile the device reads nothing, so with each
- * look for the logits a piece of the next layer goes into the second-level cache: not earlier and
- * not at once, since whatever is read blocks exchanges. */
+ * look for the logits a piece of the next layer goes into the second-level cache: not all at once,
+ * since whatever is read blocks exchanges. Then gate and up are not to wait for down, nor down for
+ * the next layer: each is asked for when the one before is there. */
 __device__ static inline void fill_moe(token_state &t, const token_layer &l, int next)
 {
     enum { OUTER = CHOSEN_UNITS / 2, SHARED, N_STAGES };
-    const int lane = threadIdx.x % WARP, router = t.stage;
-    const uint32_t router_lap = t.lap;
+    const int lane = threadIdx.x % WARP;
     int stage[N_STAGES], piece = 0;
-    uint32_t outer_lap = 0;
+    uint32_t lap[N_STAGES];
     fill_router(t, l);
     if (has_shared(t)) fill_shared_inner(t, l);
 #pragma unroll
     for (int i = 0; i < N_STAGES; i++) {
         if (i == SHARED && !has_shared(t)) break;
-        stage[i] = t.stage;
-        if (i == OUTER) outer_lap = t.lap;
+        stage[i] = t.stage, lap[i] = t.lap;
         barrier_wait(&t.s->empty[t.stage], t.lap ^ 1);
         if (lane == 0 && i < OUTER) barrier_expect(&t.s->full[t.stage], STAGE_BYTES);
         next_stage(t);
@@ -51,24 +50,23 @@ __device__ static inline void fill_moe(token_state &t, const token_layer &l, int
     };
     if (has_shared(t) && lane < CONSUMERS)
         copy(SHARED, lane * W4_BLOCK_BYTES, shared_outer_block(t, l, lane), W4_BLOCK_BYTES);
-    barrier_wait(&t.s->empty[router], router_lap); /* the others have seen it */
-    __syncwarp();
     const router_choice c = choose_slot(t, slot_of(t), [&] { prefetch_piece(t, next, piece++); });
     const unsigned char *inner = inner_strips(t, l, c.expert);
     if (lane == 0) copy(0, 0, inner, STAGE_BYTES), copy(1, 0, inner + STAGE_BYTES, STAGE_BYTES);
     __syncwarp();
-    if (lane < CONSUMERS)
-        copy(OUTER, lane * OUTER_BYTES, outer_columns(t, l, c.expert, lane), OUTER_BYTES);
     const float weight = weigh_slot(c, slot_of(t));
     const float gate = has_shared(t) ? await_value(t.a->mail->shared_gate, t.tag) : 0;
+    barrier_wait(&t.s->full[stage[0]], lap[0]);
+    __syncwarp();
+    if (lane < CONSUMERS)
+        copy(OUTER, lane * OUTER_BYTES, outer_columns(t, l, c.expert, lane), OUTER_BYTES);
     if (lane == 0) { /* told with the stages */
         t.own->weight = weight, t.own->shared_weight = sigmoid_finite(gate);
         barrier_expect(&t.s->full[stage[OUTER]], CONSUMERS * OUTER_BYTES);
         if (has_shared(t)) barrier_expect(&t.s->full[stage[SHARED]], SHARED_OUTER_BYTES);
     }
     __syncwarp();
-    barrier_wait(&t.s->full[stage[OUTER]], outer_lap); /* before the next layer's, which would
-                                                          delay it */
+    barrier_wait(&t.s->full[stage[OUTER]], lap[OUTER]);
     __syncwarp();
 }
 

@@ -155,7 +155,7 @@ __device__ static inline router_choice choose_slot(const token_state &t, int slo
             v[i] = value_of(word);
         }
         wait();
-    } while (!there);
+    } while (!__all_sync(0xffffffffu, there));
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < KEYS; i++) { /* 0: there is no such expert */

@@ -121,7 +121,8 @@ __device__ static inline float value_of(uint64_t word)
     return __uint_as_float((uint32_t)word);
 }
 /* Waits for N pairs; they are asked for together, and all again while one is missing: asking for
- * the missing ones alone, or a pause, is slower. */
+ * the missing ones alone, or a pause, is slower. By whole warps, which leave the loop together:
+ * lanes that have parted run what follows one after another. */
 template <int N>
 __device__ static inline void await_pairs(float2 (&v)[N], const uint64_t *const (&from)[N],
                                           uint32_t tag)
@@ -134,15 +135,16 @@ __device__ static inline void await_pairs(float2 (&v)[N], const uint64_t *const 
         for (int i = 0; i < N; i++) p[i] = load_tagged_pair(from[i]);
 #pragma unroll
         for (int i = 0; i < N; i++) there &= has_tag(p[i].first, tag) && has_tag(p[i].second, tag);
-    } while (!there);
+    } while (!__all_sync(0xffffffffu, there));
 #pragma unroll
     for (int i = 0; i < N; i++) v[i] = make_float2(value_of(p[i].first), value_of(p[i].second));
 }
+/* One a lane, by whole warps, too. */
 __device__ static inline float await_value(const uint64_t *from, uint32_t tag)
 {
     uint64_t word;
     do word = load_tagged(from);
-    while (!has_tag(word, tag));
+    while (!__all_sync(0xffffffffu, has_tag(word, tag)));
     return value_of(word);
 }
 
