@@ -199,40 +199,39 @@ __device__ __forceinline__ void multiply_bf16(float (&d)[4], const uint32_t (&a)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* The scales and biases of a lane's two rows of a strip, over the strip's factor; scale1 over 16
- * besides. */
+/* Of a lane's two rows of a strip what takes codes to halves, over the strip's factor: the scale
+ * times 2^24 for row 0 and 2^20 for row 1, then the bias. */
 typedef struct row_pair {
-    __half2 scale0, bias0, scale1, bias1;
+    __half2 row[2];
 } row_pair;
 
-/* pairs: of the strip's block, shared memory. */
-__device__ __forceinline__ row_pair load_row_pair(const uint32_t *pairs, float inverse_factor)
+__device__ __forceinline__ row_pair make_row_pair(uint32_t first, uint32_t second,
+                                                  float inverse_factor)
 {
-    int lane = threadIdx.x % 32;
-    uint32_t first = pairs[lane / 4], second = pairs[lane / 4 + 8];
     row_pair p;
-    p.scale0 = __float2half2_rn(__uint_as_float(first << 16) * inverse_factor);
-    p.bias0 = __float2half2_rn(__uint_as_float(first & 0xffff0000u) * inverse_factor);
-    p.scale1 = __float2half2_rn(__uint_as_float(second << 16) * (inverse_factor * 0.0625f));
-    p.bias1 = __float2half2_rn(__uint_as_float(second & 0xffff0000u) * inverse_factor);
+    p.row[0] = __floats2half2_rn(__uint_as_float(first << 16) * (inverse_factor * 0x1p24f),
+                                 __uint_as_float(first & 0xffff0000u) * inverse_factor);
+    p.row[1] = __floats2half2_rn(__uint_as_float(second << 16) * (inverse_factor * 0x1p20f),
+                                 __uint_as_float(second & 0xffff0000u) * inverse_factor);
     return p;
 }
 
-/* One word of codes (cuda/layout.h) to an A fragment. Half 0x6400 | q is exactly 1024 + q, and
- * 0x6400 | q << 4 exactly 1024 + 16 q: the difference to 1024 is exact, so a weight is rounded
- * once. */
+/* Codes of a row in their places within halves to weights. */
+__device__ __forceinline__ uint32_t scale_codes(uint32_t codes, __half2 row)
+{
+    return half2_bits(__hfma2(bits_half2(codes), __low2half2(row), __high2half2(row)));
+}
+
+/* One word of codes (cuda/layout.h) to an A fragment. As a half the bits of q are exactly q 2^-24,
+ * those of q << 4 exactly q 2^-20 (subnormal numbers, which cost nothing here): one instruction
+ * multiplies, adds and rounds once. */
 __device__ __forceinline__ void dequantize_word(uint32_t (&a)[4], uint32_t codes, const row_pair &p)
 {
-    const __half2 base = bits_half2(0x64006400u);
-    uint32_t high = codes >> 8, t[4];
-    asm("lop3.b32 %0, %1, 0x000f000f, 0x64006400, 0xea;" : "=r"(t[0]) : "r"(codes));
-    asm("lop3.b32 %0, %1, 0x00f000f0, 0x64006400, 0xea;" : "=r"(t[1]) : "r"(codes));
-    asm("lop3.b32 %0, %1, 0x000f000f, 0x64006400, 0xea;" : "=r"(t[2]) : "r"(high));
-    asm("lop3.b32 %0, %1, 0x00f000f0, 0x64006400, 0xea;" : "=r"(t[3]) : "r"(high));
-    a[0] = half2_bits(__hfma2(__hsub2(bits_half2(t[0]), base), p.scale0, p.bias0));
-    a[1] = half2_bits(__hfma2(__hsub2(bits_half2(t[1]), base), p.scale1, p.bias1));
-    a[2] = half2_bits(__hfma2(__hsub2(bits_half2(t[2]), base), p.scale0, p.bias0));
-    a[3] = half2_bits(__hfma2(__hsub2(bits_half2(t[3]), base), p.scale1, p.bias1));
+    uint32_t high = codes >> 8;
+    a[0] = scale_codes(codes & 0x000f000fu, p.row[0]);
+    a[1] = scale_codes(codes & 0x00f000f0u, p.row[1]);
+    a[2] = scale_codes(high & 0x000f000fu, p.row[0]);
+    a[3] = scale_codes(high & 0x00f000f0u, p.row[1]);
 }
 
 /* ---- barriers in shared memory (sm_90) ---- */
@@ -242,6 +241,12 @@ __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t n_arriva
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(n_arrivals)
                  : "memory");
+}
+
+/* Its memory may become another barrier. */
+__device__ __forceinline__ void barrier_end(uint32_t barrier)
+{
+    asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier)

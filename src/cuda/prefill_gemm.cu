@@ -282,9 +282,10 @@ static __global__ void factors_kernel(w4_matrix w, int32_t n_strips, float *fact
     }
     for (int i = 16; i > 0; i >>= 1)
         largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, i));
-    /* Within what has an inverse. */
-    int e = largest > 0 && !isinf(largest) ? ilogbf(largest) - 7 : 0;
-    if (threadIdx.x % 32 == 0) factors[strip] = ldexpf(1.0f, e < -120 ? -120 : e);
+    /* Weights below 2^-6, so that scales (at most 2 / 15 of that) times 2^24 are halves. Within
+     * what has an inverse. */
+    int e = largest > 0 && !isinf(largest) ? ilogbf(largest) + 7 : 0;
+    if (threadIdx.x % 32 == 0) factors[strip] = ldexpf(1.0f, min(max(e, -120), 126));
 }
 
 cudaError_t prefill_w4_factors(const w4_matrix *w, float *factors, cudaStream_t stream)

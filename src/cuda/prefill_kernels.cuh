@@ -107,7 +107,7 @@ cudaError_t prefill_router_top_k(const float *logits, int64_t logits_stride, int
 typedef struct moe_tile {
     int32_t matrix, first_row, n_rows; /* rows of the sorted order, at most MOE_TILE_ROWS */
 } moe_tile;
-enum { MOE_TILE_ROWS = 128, MOE_EVEN_ROWS = 72, MOE_PLAN_SLOTS = 256, MOE_CLASSES = 6 };
+enum { MOE_TILE_ROWS = 128, MOE_EVEN_ROWS = 72, MOE_PLAN_SLOTS = 1024, MOE_CLASSES = 6 };
 
 /* The slots (t, s), s < k, sorted by expert, within one by t; behind these T k rows T more, in
  * order, for the shared expert, which is matrix number E (if it is as wide as the others). Memory
@@ -119,8 +119,8 @@ typedef struct moe_plan {
     int32_t *row_of_slot;  // [T][k] row of the sorted order
     int32_t *token_of_row; // [T k + T]
     int32_t *offsets;      // [E + 1] first row of each expert
-    int32_t *counts;       // [ceil(T k / MOE_PLAN_SLOTS)][E] slots of each expert, then their sums
-    /* Those of 97 rows and more, then of 73, 65, 33, 17 and more, then the others; of each class
+    int32_t *counts;       // [ceil(T k / MOE_PLAN_SLOTS)][E] slots of each expert
+    /* Those of 97 rows and more, then of 73, 65, 41, 25 and more, then the others; of each class
      * the experts in order. Class c is [class_ends[c], class_ends[c + 1]), class_ends[0] = 0. An
      * expert's rows are cut into tiles of MOE_TILE_ROWS; where that would leave 1 to 16, the last
      * two have MOE_EVEN_ROWS and the rest. */

@@ -76,7 +76,7 @@ cudaError_t prefill_router_top_k(const float *logits, int64_t logits_stride, int
                   n_experts, k, experts, weights, shared_scale);
 }
 
-/* ---- the plan: a counting sort in three launches ---- */
+/* ---- the plan: a counting sort in two launches ---- */
 
 static int32_t plan_blocks(int32_t n_tokens, int32_t k)
 {
@@ -174,8 +174,8 @@ static __device__ __forceinline__ int tile_class(int32_t n_rows)
     return n_rows > 96   ? 0
            : n_rows > 72 ? 1
            : n_rows > 64 ? 2
-           : n_rows > 32 ? 3
-           : n_rows > 16 ? 4
+           : n_rows > 40 ? 3
+           : n_rows > 24 ? 4
                          : 5;
 }
 
@@ -216,26 +216,13 @@ static __device__ void put_tile(const moe_plan &plan, int32_t matrix, int32_t fi
     plan.tiles[at.v[1 + c] + before] = moe_tile{matrix, first + begin, end - begin};
 }
 
-/* One block, a thread an expert. */
-static __global__ void __launch_bounds__(1024)
-    plan_scan_kernel(moe_plan plan, int32_t n_blocks, int32_t n_tokens)
+/* The tiles of all matrices, by one block; at: where those of expert threadIdx.x go, which has n
+ * rows. */
+static __device__ void put_tiles(const moe_plan &plan, int32_t n_tokens, int32_t n, plan_counts at,
+                                 plan_counts total)
 {
-    wait_for_stream();
-    enum { BATCH = 16 }; /* loads under way */
-    int32_t e = threadIdx.x, n = 0;
-    for (int32_t b = 0; b < n_blocks && e < plan.n_experts; b += BATCH) {
-        int32_t *counts = plan.counts + (int64_t)b * plan.n_experts + e, here[BATCH];
-        int32_t n_here = min((int)BATCH, n_blocks - b);
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) here[i] = i < n_here ? counts[i * plan.n_experts] : 0;
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            if (i < n_here) counts[i * plan.n_experts] = n;
-            n += here[i];
-        }
-    }
-    int32_t n_shared = plan.has_shared ? n_tokens : 0;
-    plan_counts total, at = block_scan(count_tiles(n), &total), shared = count_tiles(n_shared);
+    int32_t e = threadIdx.x, n_shared = plan.has_shared ? n_tokens : 0;
+    plan_counts shared = count_tiles(n_shared);
     /* The shared expert comes last in each class. */
     int32_t ends[MOE_CLASSES + 1] = {};
     for (int c = 0; c < MOE_CLASSES; c++) {
@@ -252,22 +239,68 @@ static __global__ void __launch_bounds__(1024)
     if (e < MOE_CLASSES) plan.taken[e] = 0;
 }
 
-static __global__ void plan_place_kernel(moe_plan plan, const int32_t *experts, int32_t n_slots,
-                                         int32_t n_tokens)
+/* before, all [n_experts], shared memory: the slots of each expert in the blocks before `block`,
+ * and in all. */
+static __device__ void sum_counts(const moe_plan &plan, int32_t block, int32_t n_blocks,
+                                  int32_t *before, int32_t *all)
+{
+    int32_t width = ceil_div(plan.n_experts, 32) * 32, parts = MOE_PLAN_SLOTS / width;
+    int32_t part = threadIdx.x / width, e = threadIdx.x % width;
+    if ((int32_t)threadIdx.x < plan.n_experts) before[threadIdx.x] = all[threadIdx.x] = 0;
+    __syncthreads();
+    if (part < parts && e < plan.n_experts) {
+        int32_t n_before = 0, n = 0;
+#pragma unroll 8
+        for (int32_t b = part; b < n_blocks; b += parts) {
+            int32_t here = plan.counts[(int64_t)b * plan.n_experts + e];
+            n += here;
+            if (b < block) n_before += here;
+        }
+        atomicAdd(&before[e], n_before);
+        atomicAdd(&all[e], n);
+    }
+    __syncthreads();
+}
+
+/* Of this thread's slot, which is expert e's or none (-1): how many of the block's slots before it
+ * are, too. */
+static __device__ int32_t rank_in_block(int32_t e, int32_t n_experts)
+{
+    __shared__ uint8_t warps[MOE_PLAN_SLOTS / 32][TOP_K_MAX_EXPERTS]; /* slots of each warp */
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int32_t i = lane; i < n_experts; i += 32) warps[warp][i] = 0;
+    uint32_t same = __match_any_sync(0xffffffffu, e);
+    int32_t rank = __popc(same & ((1u << lane) - 1));
+    __syncwarp();
+    if (e >= 0 && rank == 0) warps[warp][e] = (uint8_t)__popc(same);
+    __syncthreads();
+    if (e < 0) return 0;
+#pragma unroll 8
+    for (int w = 0; w < warp; w++) rank += warps[w][e];
+    return rank;
+}
+
+/* The first block puts the tiles; each other one places as many slots as it has threads. */
+static __global__ void __launch_bounds__(MOE_PLAN_SLOTS)
+    plan_place_kernel(moe_plan plan, const int32_t *experts, int32_t n_blocks, int32_t n_slots,
+                      int32_t n_tokens)
 {
     wait_for_stream();
-    __shared__ int32_t block_experts[MOE_PLAN_SLOTS];
-    int32_t i = blockIdx.x * MOE_PLAN_SLOTS + threadIdx.x;
-    int32_t e = i < n_slots ? experts[i] : -1;
-    block_experts[threadIdx.x] = e;
-    __syncthreads();
+    __shared__ int32_t before[TOP_K_MAX_EXPERTS], all[TOP_K_MAX_EXPERTS];
+    int32_t block = (int32_t)blockIdx.x - 1;
+    sum_counts(plan, block, n_blocks, before, all);
+    int32_t n = (int32_t)threadIdx.x < plan.n_experts ? all[threadIdx.x] : 0;
+    plan_counts total, at = block_scan(count_tiles(n), &total);
+    if (block < 0) {
+        put_tiles(plan, n_tokens, n, at, total);
+        return;
+    }
+    if ((int32_t)threadIdx.x < plan.n_experts) before[threadIdx.x] += at.v[0];
+    int32_t i = block * MOE_PLAN_SLOTS + threadIdx.x, e = i < n_slots ? experts[i] : -1;
+    int32_t rank = rank_in_block(e, plan.n_experts); /* after which `before` is complete */
     if (e >= 0) {
-        int32_t rank = 0;
-        for (int j = 0; j < (int)threadIdx.x; j++) rank += block_experts[j] == e;
-        int32_t row =
-            plan.offsets[e] + plan.counts[(int64_t)blockIdx.x * plan.n_experts + e] + rank;
-        plan.row_of_slot[i] = row;
-        plan.token_of_row[row] = i / plan.k;
+        plan.row_of_slot[i] = before[e] + rank;
+        plan.token_of_row[before[e] + rank] = i / plan.k;
     }
     if (i < n_tokens) plan.token_of_row[n_slots + i] = i;
 }
@@ -278,10 +311,9 @@ cudaError_t prefill_moe_plan(const moe_plan *plan, const int32_t *experts, int32
     int32_t n_slots = n_tokens * plan->k, n_blocks = plan_blocks(n_tokens, plan->k);
     cudaError_t e = launch(plan_count_kernel, (unsigned)n_blocks, MOE_PLAN_SLOTS, 0, stream, *plan,
                            experts, n_slots);
-    if (!e) e = launch(plan_scan_kernel, 1, 1024, 0, stream, *plan, n_blocks, n_tokens);
     if (!e)
-        e = launch(plan_place_kernel, (unsigned)n_blocks, MOE_PLAN_SLOTS, 0, stream, *plan, experts,
-                   n_slots, n_tokens);
+        e = launch(plan_place_kernel, (unsigned)n_blocks + 1, MOE_PLAN_SLOTS, 0, stream, *plan,
+                   experts, n_blocks, n_slots, n_tokens);
     return e;
 }
 

@@ -58,9 +58,15 @@ __device__ __forceinline__ uint64_t wgmma_descriptor_blocks(uint32_t address, ui
 /* clang-format off */
 #define PLACES8 \
     "%0, %1, %2, %3, %4, %5, %6, %7"
+#define PLACES12 \
+    PLACES8 \
+    ", %8, %9, %10, %11"
 #define PLACES16 \
     PLACES8 \
     ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define PLACES20 \
+    PLACES16 \
+    ", %16, %17, %18, %19"
 #define PLACES32 \
     PLACES16 \
     ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -104,8 +110,8 @@ __device__ __forceinline__ uint64_t wgmma_descriptor_blocks(uint32_t address, ui
                      : "l"(a), "l"(b), "n"(TRANSPOSED_B));                                         \
     }
 
-WGMMA_REGISTERS(16, 8, PLACES8, "{%8, %9, %10, %11}, %12, p, 1, 1, %13", D8(0))
-WGMMA_REGISTERS(32, 16, PLACES16, "{%16, %17, %18, %19}, %20, p, 1, 1, %21", D16(0))
+WGMMA_REGISTERS(24, 12, PLACES12, "{%12, %13, %14, %15}, %16, p, 1, 1, %17", D8(0), D4(8))
+WGMMA_REGISTERS(40, 20, PLACES20, "{%20, %21, %22, %23}, %24, p, 1, 1, %25", D16(0), D4(16))
 WGMMA_REGISTERS(64, 32, PLACES32, "{%32, %33, %34, %35}, %36, p, 1, 1, %37", D32(0))
 WGMMA_REGISTERS(72, 36, PLACES36, "{%36, %37, %38, %39}, %40, p, 1, 1, %41", D32(0), D4(32))
 WGMMA_REGISTERS(96, 48, PLACES48, "{%48, %49, %50, %51}, %52, p, 1, 1, %53", D32(0), D16(32))
@@ -118,7 +124,9 @@ WGMMA_SHARED(128, 64, PLACES64, "%64, %65, p, 1, 1, 0, %66", D64(0))
 #undef WGMMA_REGISTERS
 #undef WGMMA_SHARED
 #undef PLACES8
+#undef PLACES12
 #undef PLACES16
+#undef PLACES20
 #undef PLACES32
 #undef PLACES36
 #undef PLACES48

@@ -274,7 +274,7 @@ static void check_row_counts(const prefill_device *device)
     CU(prefill_gemm(device, &a, 0));
     std::vector<float> want = whole.get();
     int bad = 0;
-    for (int32_t count : {1, 7, 16, 17, 33, 65, 97, 128, 129, 255}) {
+    for (int32_t count : {1, 7, 24, 25, 40, 41, 65, 73, 97, 128, 129, 255}) {
         int32_t first = n - count;
         a.x = x.data + (size_t)first * split_halves(cols);
         a.n_rows = a.n_inputs = count;
@@ -425,7 +425,7 @@ static void check_plan_order(int32_t n, int32_t n_experts, int32_t k)
             rows = std::min((int32_t)MOE_TILE_ROWS, end - first);
             if (end - first > 128 && end - first <= 144) rows = 72;
             int tile_class = 0;
-            for (int32_t most : {96, 72, 64, 32, 16}) tile_class += rows <= most;
+            for (int32_t most : {96, 72, 64, 40, 24}) tile_class += rows <= most;
             want[tile_class].push_back(moe_tile{matrix, first, rows});
         }
     };
