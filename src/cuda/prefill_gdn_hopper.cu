@@ -35,17 +35,6 @@ static int blocks_at_once[3];
 
 /* ---- products ---- */
 
-#define D4(c, i)  c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
-#define D16(c, i) D4(c, i), D4(c, i + 4), D4(c, i + 8), D4(c, i + 12)
-#define SET       "=f"
-#define ADD       "+f"
-/* clang-format off */
-#define PLACES16 \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define PLACES32 \
-    PLACES16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-/* clang-format on */
-
 /* d (64 x N, f32) = or += a (64 x 16) b (16 x N) of bf16; b by rows, a by columns if TRANSPOSED_A.
  */
 #define WGMMA_BF16(NAME, N, PLACES, BEHIND, SCALE, ...)                                            \
@@ -58,10 +47,12 @@ static int blocks_at_once[3];
                      : __VA_ARGS__                                                                 \
                      : "l"(a), "l"(b), "n"(TRANSPOSED_A));                                         \
     }
-WGMMA_BF16(set_wide, 64, PLACES32, "%32, %33, p, 1, 1, %34", "0", D16(SET, 0), D16(SET, 16))
-WGMMA_BF16(add_wide, 64, PLACES32, "%32, %33, p, 1, 1, %34", "1", D16(ADD, 0), D16(ADD, 16))
-WGMMA_BF16(set_narrow, 32, PLACES16, "%16, %17, p, 1, 1, %18", "0", D16(SET, 0))
-WGMMA_BF16(add_narrow, 32, PLACES16, "%16, %17, p, 1, 1, %18", "1", D16(ADD, 0))
+WGMMA_BF16(set_wide, 64, WGMMA_PLACES32, "%32, %33, p, 1, 1, %34", "0", WGMMA_D16("=f", 0),
+           WGMMA_D16("=f", 16))
+WGMMA_BF16(add_wide, 64, WGMMA_PLACES32, "%32, %33, p, 1, 1, %34", "1", WGMMA_D16("+f", 0),
+           WGMMA_D16("+f", 16))
+WGMMA_BF16(set_narrow, 32, WGMMA_PLACES16, "%16, %17, p, 1, 1, %18", "0", WGMMA_D16("=f", 0))
+WGMMA_BF16(add_narrow, 32, WGMMA_PLACES16, "%16, %17, p, 1, 1, %18", "1", WGMMA_D16("+f", 0))
 
 /* A product of 64 rows by 32 columns: the left high part times both right ones, and the low part
  * times the high one. */

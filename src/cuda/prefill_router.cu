@@ -30,8 +30,8 @@ template <int STRIPS> struct router_shared {
 };
 
 /* Columns column ... of the block's inputs, asynchronously; none behind the last. */
-static __device__ __forceinline__ void router_load_inputs(const router_args &a, router_inputs *to,
-                                                          int32_t column)
+static __device__ __forceinline__ void router_load_inputs(const prefill_router_args &a,
+                                                          router_inputs *to, int32_t column)
 {
     enum { PIECES = 2 * ROUTER_COLUMNS / 8 };
     int32_t first = blockIdx.x * ROUTER_TOKENS;
@@ -52,7 +52,7 @@ static __device__ __forceinline__ void router_load_inputs(const router_args &a, 
 
 /* The same of the codes: a thread's are 16 columns of every 24th output. */
 template <int STRIPS>
-static __device__ __forceinline__ void router_load_codes(const router_args &a,
+static __device__ __forceinline__ void router_load_codes(const prefill_router_args &a,
                                                          uint4 (&codes)[2 * STRIPS], int32_t column)
 {
     int32_t c = column + threadIdx.x % 16 * 16;
@@ -67,8 +67,9 @@ static __device__ __forceinline__ void router_load_codes(const router_args &a,
 /* sums += one group of 64 columns. */
 template <int STRIPS>
 static __device__ __forceinline__ void
-router_multiply(const router_args &a, const router_shared<STRIPS> *s, const router_inputs *inputs,
-                int32_t first_output, int32_t group, float (&sums)[STRIPS][4][4])
+router_multiply(const prefill_router_args &a, const router_shared<STRIPS> *s,
+                const router_inputs *inputs, int32_t first_output, int32_t group,
+                float (&sums)[STRIPS][4][4])
 {
     int lane = threadIdx.x % 32, part = threadIdx.x / 96, strip0 = threadIdx.x / 32 % 3 * STRIPS;
     float d[STRIPS][4][4] = {};
@@ -117,7 +118,7 @@ router_multiply(const router_args &a, const router_shared<STRIPS> *s, const rout
 }
 
 template <int STRIPS>
-static __global__ void __launch_bounds__(ROUTER_THREADS, 1) router_kernel(router_args a)
+static __global__ void __launch_bounds__(ROUTER_THREADS, 1) router_kernel(prefill_router_args a)
 {
     wait_for_stream();
     extern __shared__ __align__(16) char memory[];
@@ -165,7 +166,8 @@ static __global__ void __launch_bounds__(ROUTER_THREADS, 1) router_kernel(router
 }
 
 template <int STRIPS>
-static cudaError_t launch_router(const router_args &a, int32_t token_tiles, cudaStream_t stream)
+static cudaError_t launch_router(const prefill_router_args &a, int32_t token_tiles,
+                                 cudaStream_t stream)
 {
     dim3 grid((unsigned)token_tiles,
               (unsigned)ceil_div(a.n_outputs, router_shared<STRIPS>::OUTPUTS));
@@ -179,7 +181,7 @@ cudaError_t prefill_router_logits(const prefill_device *device, const __half *sp
                                   int32_t hidden, float *logits, cudaStream_t stream)
 {
     enum { FEW_BLOCKS = 66 }; /* half of the multiprocessors: twice as many of half the size */
-    router_args a = {split, group_sums, codes, pairs, n_tokens, n_outputs, hidden, logits};
+    prefill_router_args a = {split, group_sums, codes, pairs, n_tokens, n_outputs, hidden, logits};
     if (device->path == PREFILL_PATH_HOPPER) return prefill_router_hopper(device, &a, stream);
     int32_t token_tiles = ceil_div(n_tokens, ROUTER_TOKENS);
     bool few = token_tiles * ceil_div(n_outputs, router_shared<2>::OUTPUTS) <= FEW_BLOCKS;

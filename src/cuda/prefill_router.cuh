@@ -4,14 +4,14 @@
 
 #include "cuda/prefill_device.cuh"
 
-typedef struct router_args {
+typedef struct prefill_router_args {
     const __half *split;
     const float *sums;
     const unsigned char *codes;
     const uint32_t *pairs;
     int32_t n_tokens, n_outputs, hidden;
     float *logits;
-} router_args;
+} prefill_router_args;
 
 /* The first two of codes, less 128, as halves: 0x6400 | q is 1024 + q, and so the difference is
  * exact. */
@@ -30,7 +30,7 @@ static __device__ __forceinline__ float2 code_scale(uint32_t pair)
 
 /* On Hopper, after prefill_router_hopper_init. */
 cudaError_t prefill_router_hopper_init();
-cudaError_t prefill_router_hopper(const prefill_device *device, const router_args *args,
+cudaError_t prefill_router_hopper(const prefill_device *device, const prefill_router_args *args,
                                   cudaStream_t stream);
 
 #endif

@@ -27,21 +27,6 @@ template <int OUTPUTS> struct alignas(1024) router_part {
 
 #if HAS_WGMMA
 
-#define D4(i)  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
-/* clang-format off */
-#define PLACES16 \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define PLACES36 \
-    PLACES16 \
-    ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31" \
-    ", %32, %33, %34, %35"
-#define PLACES68 \
-    PLACES36 \
-    ", %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51" \
-    ", %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67"
-/* clang-format on */
-
 /* d (64 x N, f32) = a (64 x 16) b (16 x N) of halves, both by rows of k, + d if `add`. */
 #define MULTIPLY(N, PLACES, A, B, ADD, ...)                                                        \
     static __device__ __forceinline__ void multiply(float(&d)[N / 2], uint64_t a, uint64_t b,      \
@@ -53,9 +38,11 @@ template <int OUTPUTS> struct alignas(1024) router_part {
                      : __VA_ARGS__                                                                 \
                      : "l"(a), "l"(b), "r"(add));                                                  \
     }
-MULTIPLY(32, PLACES16, "%16", "%17", "%18", D16(0))
-MULTIPLY(72, PLACES36, "%36", "%37", "%38", D16(0), D16(16), D4(32))
-MULTIPLY(136, PLACES68, "%68", "%69", "%70", D16(0), D16(16), D16(32), D16(48), D4(64))
+MULTIPLY(32, WGMMA_PLACES16, "%16", "%17", "%18", WGMMA_D16("+f", 0))
+MULTIPLY(72, WGMMA_PLACES36, "%36", "%37", "%38", WGMMA_D16("+f", 0), WGMMA_D16("+f", 16),
+         WGMMA_D4("+f", 32))
+MULTIPLY(136, WGMMA_PLACES68, "%68", "%69", "%70", WGMMA_D16("+f", 0), WGMMA_D16("+f", 16),
+         WGMMA_D16("+f", 32), WGMMA_D16("+f", 48), WGMMA_D4("+f", 64))
 
 /* Where a thread's copies of the next group come from, and go to. */
 template <int OUTPUTS> struct router_copies {
@@ -69,7 +56,7 @@ template <int OUTPUTS> struct router_copies {
 
 template <int OUTPUTS>
 static __device__ __forceinline__ router_copies<OUTPUTS>
-router_begin_copies(const router_args &a, const router_part<OUTPUTS> *s, int part)
+router_begin_copies(const prefill_router_args &a, const router_part<OUTPUTS> *s, int part)
 {
     router_copies<OUTPUTS> c;
     int t = threadIdx.x % PART_THREADS, piece = t % 16, row = t / 16;
@@ -164,8 +151,9 @@ static __device__ __forceinline__ void start_group(float (&d)[OUTPUTS / 2], uint
 
 /* A part's groups: sums as wgmma's results. */
 template <int OUTPUTS>
-static __device__ __forceinline__ void
-multiply_groups(const router_args &a, router_part<OUTPUTS> *s, int part, float (&sums)[OUTPUTS / 2])
+static __device__ __forceinline__ void multiply_groups(const prefill_router_args &a,
+                                                       router_part<OUTPUTS> *s, int part,
+                                                       float (&sums)[OUTPUTS / 2])
 {
     int lane = threadIdx.x % 32;
     int32_t row = (int32_t)blockIdx.x * TOKENS + threadIdx.x / 32 % 4 * 16 + lane / 4;
@@ -207,7 +195,7 @@ multiply_groups(const router_args &a, router_part<OUTPUTS> *s, int part, float (
 #endif
 
 template <int OUTPUTS>
-static __global__ void __launch_bounds__(THREADS, 1) router_hopper_kernel(router_args a)
+static __global__ void __launch_bounds__(THREADS, 1) router_hopper_kernel(prefill_router_args a)
 {
     wait_for_stream();
 #if HAS_WGMMA
@@ -244,7 +232,8 @@ template <int OUTPUTS> static constexpr size_t shared_bytes()
     return 1024 + PARTS * sizeof(router_part<OUTPUTS>);
 }
 
-template <int OUTPUTS> static cudaError_t launch_outputs(const router_args &a, cudaStream_t stream)
+template <int OUTPUTS>
+static cudaError_t launch_outputs(const prefill_router_args &a, cudaStream_t stream)
 {
     dim3 grid((unsigned)ceil_div(a.n_tokens, TOKENS), (unsigned)ceil_div(a.n_outputs, OUTPUTS));
     return launch(router_hopper_kernel<OUTPUTS>, grid, THREADS, shared_bytes<OUTPUTS>(), stream, a);
@@ -252,7 +241,7 @@ template <int OUTPUTS> static cudaError_t launch_outputs(const router_args &a, c
 
 /* The smallest tiles that are no more than multiprocessors: larger ones read the inputs less often.
  */
-cudaError_t prefill_router_hopper(const prefill_device *device, const router_args *args,
+cudaError_t prefill_router_hopper(const prefill_device *device, const prefill_router_args *args,
                                   cudaStream_t stream)
 {
     int32_t tiles = ceil_div(args->n_tokens, TOKENS);

@@ -49,38 +49,42 @@ __device__ __forceinline__ uint64_t wgmma_descriptor_blocks(uint32_t address, ui
            (uint64_t)(block_bytes >> 4) << 16 | (address & 0x3ffff) >> 4;
 }
 
-/* The elements of d as operands, and their places in the instruction's text. */
-#define D4(i)  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define D8(i)  D4(i), D4(i + 4)
-#define D16(i) D8(i), D8(i + 8)
-#define D32(i) D16(i), D16(i + 16)
-#define D64(i) D32(i), D32(i + 32)
+/* The elements of d as operands (c: "+f", or "=f" where they are only written), and their places in
+ * the text of an instruction. */
+#define WGMMA_D4(c, i)  c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
+#define WGMMA_D8(c, i)  WGMMA_D4(c, i), WGMMA_D4(c, i + 4)
+#define WGMMA_D16(c, i) WGMMA_D8(c, i), WGMMA_D8(c, i + 8)
+#define WGMMA_D32(c, i) WGMMA_D16(c, i), WGMMA_D16(c, i + 16)
+#define WGMMA_D64(c, i) WGMMA_D32(c, i), WGMMA_D32(c, i + 32)
 /* clang-format off */
-#define PLACES8 \
+#define WGMMA_PLACES8 \
     "%0, %1, %2, %3, %4, %5, %6, %7"
-#define PLACES12 \
-    PLACES8 \
+#define WGMMA_PLACES12 \
+    WGMMA_PLACES8 \
     ", %8, %9, %10, %11"
-#define PLACES16 \
-    PLACES8 \
+#define WGMMA_PLACES16 \
+    WGMMA_PLACES8 \
     ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define PLACES20 \
-    PLACES16 \
+#define WGMMA_PLACES20 \
+    WGMMA_PLACES16 \
     ", %16, %17, %18, %19"
-#define PLACES32 \
-    PLACES16 \
+#define WGMMA_PLACES32 \
+    WGMMA_PLACES16 \
     ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define PLACES36 \
-    PLACES32 \
+#define WGMMA_PLACES36 \
+    WGMMA_PLACES32 \
     ", %32, %33, %34, %35"
-#define PLACES48 \
-    PLACES32 \
+#define WGMMA_PLACES48 \
+    WGMMA_PLACES32 \
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define PLACES64 \
-    PLACES48 \
+#define WGMMA_PLACES64 \
+    WGMMA_PLACES48 \
     ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define PLACES128 \
-    PLACES64 \
+#define WGMMA_PLACES68 \
+    WGMMA_PLACES64 \
+    ", %64, %65, %66, %67"
+#define WGMMA_PLACES128 \
+    WGMMA_PLACES64 \
     ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
     ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95" \
     ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
@@ -110,33 +114,25 @@ __device__ __forceinline__ uint64_t wgmma_descriptor_blocks(uint32_t address, ui
                      : "l"(a), "l"(b), "n"(TRANSPOSED_B));                                         \
     }
 
-WGMMA_REGISTERS(24, 12, PLACES12, "{%12, %13, %14, %15}, %16, p, 1, 1, %17", D8(0), D4(8))
-WGMMA_REGISTERS(40, 20, PLACES20, "{%20, %21, %22, %23}, %24, p, 1, 1, %25", D16(0), D4(16))
-WGMMA_REGISTERS(64, 32, PLACES32, "{%32, %33, %34, %35}, %36, p, 1, 1, %37", D32(0))
-WGMMA_REGISTERS(72, 36, PLACES36, "{%36, %37, %38, %39}, %40, p, 1, 1, %41", D32(0), D4(32))
-WGMMA_REGISTERS(96, 48, PLACES48, "{%48, %49, %50, %51}, %52, p, 1, 1, %53", D32(0), D16(32))
-WGMMA_REGISTERS(128, 64, PLACES64, "{%64, %65, %66, %67}, %68, p, 1, 1, %69", D64(0))
-WGMMA_REGISTERS(256, 128, PLACES128, "{%128, %129, %130, %131}, %132, p, 1, 1, %133", D64(0),
-                D64(64))
-WGMMA_SHARED(64, 32, PLACES32, "%32, %33, p, 1, 1, 0, %34", D32(0))
-WGMMA_SHARED(128, 64, PLACES64, "%64, %65, p, 1, 1, 0, %66", D64(0))
+WGMMA_REGISTERS(24, 12, WGMMA_PLACES12, "{%12, %13, %14, %15}, %16, p, 1, 1, %17",
+                WGMMA_D8("+f", 0), WGMMA_D4("+f", 8))
+WGMMA_REGISTERS(40, 20, WGMMA_PLACES20, "{%20, %21, %22, %23}, %24, p, 1, 1, %25",
+                WGMMA_D16("+f", 0), WGMMA_D4("+f", 16))
+WGMMA_REGISTERS(64, 32, WGMMA_PLACES32, "{%32, %33, %34, %35}, %36, p, 1, 1, %37",
+                WGMMA_D32("+f", 0))
+WGMMA_REGISTERS(72, 36, WGMMA_PLACES36, "{%36, %37, %38, %39}, %40, p, 1, 1, %41",
+                WGMMA_D32("+f", 0), WGMMA_D4("+f", 32))
+WGMMA_REGISTERS(96, 48, WGMMA_PLACES48, "{%48, %49, %50, %51}, %52, p, 1, 1, %53",
+                WGMMA_D32("+f", 0), WGMMA_D16("+f", 32))
+WGMMA_REGISTERS(128, 64, WGMMA_PLACES64, "{%64, %65, %66, %67}, %68, p, 1, 1, %69",
+                WGMMA_D64("+f", 0))
+WGMMA_REGISTERS(256, 128, WGMMA_PLACES128, "{%128, %129, %130, %131}, %132, p, 1, 1, %133",
+                WGMMA_D64("+f", 0), WGMMA_D64("+f", 64))
+WGMMA_SHARED(64, 32, WGMMA_PLACES32, "%32, %33, p, 1, 1, 0, %34", WGMMA_D32("+f", 0))
+WGMMA_SHARED(128, 64, WGMMA_PLACES64, "%64, %65, p, 1, 1, 0, %66", WGMMA_D64("+f", 0))
 
 #undef WGMMA_REGISTERS
 #undef WGMMA_SHARED
-#undef PLACES8
-#undef PLACES12
-#undef PLACES16
-#undef PLACES20
-#undef PLACES32
-#undef PLACES36
-#undef PLACES48
-#undef PLACES64
-#undef PLACES128
-#undef D4
-#undef D8
-#undef D16
-#undef D32
-#undef D64
 
 #endif
 

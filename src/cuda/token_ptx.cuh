@@ -76,14 +76,12 @@ __device__ static inline void prefetch_bulk(const void *from, uint32_t n_bytes)
 /* One thread for its block, behind a barrier of the block. */
 __device__ static inline void grid_signal(unsigned *counter)
 {
-    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+    add_release(counter, 1);
 }
 /* Until `counter` has reached `target`, round the clock. */
 __device__ static inline void grid_await(const unsigned *counter, unsigned target)
 {
-    unsigned value;
-    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
-    while ((int)(value - target) < 0);
+    while ((int)(load_acquire(counter) - target) < 0) {}
 }
 
 /* A value and a tag that says whose it is, in one piece: a reader that finds its tag has its value,
